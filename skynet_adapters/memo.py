@@ -1,0 +1,192 @@
+"""What is remembered of judgements, so that a rollout is judged, and a judge is paid, once.
+
+`RolloutMemo` knows a rollout by the identity of its two objects; `ContentMemo` knows a case by what
+it says. Neither knows what a metric is.
+"""
+
+import dataclasses
+import datetime
+import enum
+import fractions
+import functools
+import threading
+import uuid
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from decimal import Decimal
+from hashlib import blake2b
+from typing import Any, Generic, TypeVar, cast
+
+__all__ = ["ContentMemo", "RolloutMemo", "content_key"]
+
+T = TypeVar("T")
+
+
+class RolloutMemo(Generic[T]):
+    """Remember one value for each pair (case object, answer object) while the answer is alive.
+
+    Both objects are known by identity and held weakly, so that nothing is kept alive, an entry is
+    gone with its answer, and an id that is used again finds nothing. An answer that cannot be held
+    weakly (a text, a dict) is remembered with its case, one for each case.
+    """
+
+    def __init__(self) -> None:
+        self._by_answer: dict[tuple[int, int], tuple[weakref.ref[Any], weakref.ref[Any], T]] = {}
+        self._by_case: dict[int, tuple[weakref.ref[Any], object, T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_answer) + len(self._by_case)
+
+    def put(self, case: object, answer: object, value: T) -> None:
+        """Remember `value`; where neither object can be held weakly, nothing is remembered."""
+        key = (id(answer), id(case))
+        try:
+            # The callback runs before the answer's id can be used again. `dict.pop` takes the dead
+            # reference as its default, which keeps the whole callback in C.
+            gone = weakref.ref(answer, functools.partial(self._by_answer.pop, key))
+            self._by_answer[key] = (gone, weakref.ref(case), value)
+        except TypeError:
+            try:
+                forget = functools.partial(self._by_case.pop, id(case))
+                self._by_case[id(case)] = (weakref.ref(case, forget), answer, value)
+            except TypeError:
+                return
+
+    def get(self, case: object, answer: object) -> T | None:
+        """Give what is remembered for this very pair of objects, else `None`."""
+        found = self._by_answer.get((id(answer), id(case)))
+        if found is not None:
+            return found[2] if found[0]() is answer and found[1]() is case else None
+        kept = self._by_case.get(id(case))
+        return kept[2] if kept is not None and kept[0]() is case and kept[1] is answer else None
+
+
+class ContentMemo(Generic[T]):
+    """Remember the newest `size` values by key, with one computation in flight for each key."""
+
+    def __init__(self, size: int = 10_000) -> None:
+        self._size = size
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[bytes, T] = OrderedDict()
+        self._flights: dict[bytes, _Flight[T]] = {}
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get_or_compute(
+        self,
+        key: bytes,
+        compute: Callable[[], T],
+        *,
+        keep: Callable[[T], bool],
+        wait: bool,
+        seconds: float | None,
+    ) -> tuple[T, bool]:
+        """Give the remembered value, else wait for the one that is being computed, else compute it.
+
+        Args:
+            key: From `content_key`.
+            compute: Called in this thread, outside any lock.
+            keep: Whether a value is to be remembered; waiters get it in any case.
+            wait: `False` computes beside a computation in flight instead of waiting for it.
+            seconds: How long to wait for a computation in flight; `None`: for ever.
+
+        Returns:
+            The value, and whether it was computed by this call.
+
+        Raises:
+            TimeoutError: The computation in flight took longer than `seconds`.
+        """
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key], False
+            flight = self._flights.get(key)
+            if flight is None:
+                mine = self._flights[key] = _Flight[T]()
+        if flight is not None:
+            if not wait:
+                return compute(), True
+            if not flight.landed.wait(seconds):
+                raise TimeoutError
+            if flight.values:
+                return flight.values[0], False
+            return compute(), True  # the leader was interrupted
+        try:
+            value = compute()
+            mine.values.append(value)
+            if keep(value):
+                self._remember(key, value)
+            return value, True
+        finally:
+            with self._lock:
+                del self._flights[key]
+            mine.landed.set()
+
+    def _remember(self, key: bytes, value: T) -> None:
+        with self._lock:
+            self._kept[key] = value
+            while len(self._kept) > self._size:
+                self._kept.popitem(last=False)
+
+
+class _Flight(Generic[T]):
+    def __init__(self) -> None:
+        self.landed = threading.Event()
+        self.values: list[T] = []
+
+
+def content_key(*values: object) -> bytes | None:
+    """Digest values by what they say, the same in every process.
+
+    Texts, numbers, dates, enums, dicts, lists, tuples, sets, dataclasses and pydantic models are
+    understood; equal numbers of different types differ.
+
+    Returns:
+        A digest, or `None` when something in there is of another type, or nested too deeply: such
+        an object could change without changing its identity.
+
+    Example:
+        >>> content_key({"a": 1, "b": 2}) == content_key({"b": 2, "a": 1})
+        True
+        >>> content_key(1) == content_key(1.0)
+        False
+        >>> content_key(object()) is None
+        True
+    """
+    try:
+        return _digest(values)
+    except (TypeError, RecursionError):
+        return None
+
+
+_ATOMS = frozenset(
+    {str, int, float, bool, complex, bytes, type(None), Decimal, fractions.Fraction, uuid.UUID}
+    | {datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
+)
+
+
+def _digest(value: Any) -> bytes:
+    kind: type = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if kind in _ATOMS:
+        parts = [value if kind is bytes else repr(value).encode("utf-8", "surrogatepass")]
+    elif isinstance(value, enum.Enum):
+        parts = [value.name.encode()]
+    elif kind is dict:
+        parts = sorted(_digest(key) + _digest(item) for key, item in cast("dict[Any, Any]", value).items())
+    elif kind in (list, tuple):
+        parts = [_digest(item) for item in value]
+    elif kind in (set, frozenset):
+        parts = sorted(_digest(item) for item in value)
+    elif dataclasses.is_dataclass(value):
+        parts = [_digest({item.name: getattr(value, item.name) for item in dataclasses.fields(value)})]
+    elif hasattr(value, "model_dump"):
+        parts = [_digest(value.model_dump())]
+    else:
+        raise TypeError(f"{name} has no content key")
+    whole = blake2b(name.encode(), digest_size=32)
+    for part in parts:
+        whole.update(len(part).to_bytes(8, "big") + part)
+    return whole.digest()

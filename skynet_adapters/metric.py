@@ -1,0 +1,793 @@
+"""`Metric`: the one place where a user's `score` is called."""
+
+import copy
+import functools
+import inspect
+import linecache
+import logging
+import re
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Protocol, TypedDict, Unpack, cast
+
+from .deadline import DeadlineExceededError, call_within, wait_within
+from .errors import (
+    DefinitionError,
+    MetricBroken,
+    MetricError,
+    MetricReturnError,
+    MetricTimeoutError,
+    ProgramFailedError,
+)
+from .memo import ContentMemo, RolloutMemo, content_key
+from .score import Score, clean_text, complete_scores, parse_return, shown
+
+__all__ = ["Failure", "Failures", "Isolation", "Metric", "MetricOptions", "ScoreFunction", "as_metric"]
+
+_log = logging.getLogger("skynet_adapters")
+
+MAX_TIMEOUT_SECONDS = 600.0
+_KEPT_FAILURES = 1_000
+UNKNOWN = object()  # "no output is known that ought to be perfect"; None can be one
+
+# `score(input, output, expected=None)`; keyword names and arity are checked by `Metric`.
+ScoreFunction = Callable[..., Any]
+
+
+class MetricOptions(TypedDict, total=False):
+    """The keyword options of `Metric`, which every `as_*` function takes too."""
+
+    name: str | None
+    score_range: tuple[float, float] | None
+    score_names: Iterable[str] | None
+    failure_score: float
+    success_threshold: float | None
+    memo: Literal["rollout", "content"] | None
+    timeout: float | None
+    stop_after: int | None
+    max_failures_in_a_row: int | None
+    copy_inputs: bool
+    max_feedback_chars: int | None
+
+
+class Isolation(Protocol):
+    """Keeps what a metric does away from the program that is judged; one for each target library."""
+
+    def enter(self) -> Any:
+        """Begin, in the thread that asks for the score; returns what `leave` needs."""
+        ...
+
+    def leave(self, token: Any) -> None:
+        """End, in the same thread."""
+        ...
+
+    def inside(self) -> bool:
+        """Tell whether this thread runs on behalf of a metric."""
+        ...
+
+
+# Targets append theirs when they are imported, so that nothing here knows them.
+isolations: list[Isolation] = []
+
+# Set while a call that others may wait for is under way; a call from inside it must not wait.
+_awaited: ContextVar[bool] = ContextVar("skynet_adapters_awaited", default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One case without a judgement.
+
+    Attributes:
+        case: The case's input, shortened.
+        text: What happened.
+        kind: Class name of the error: `MetricError`, `MetricReturnError`, `MetricTimeoutError` or
+            `ProgramFailedError`.
+    """
+
+    case: str
+    text: str
+    kind: str
+
+
+class Failures:
+    """What went wrong so far: `len()` counts all, iteration gives the first 1,000.
+
+    Example:
+        >>> metric = Metric(lambda input, output: 0.5)
+        >>> metric.score_case({"q": "?"}, "a").error is not None
+        True
+        >>> len(metric.failures), [failure.kind for failure in metric.failures]
+        (1, ['MetricReturnError'])
+    """
+
+    def __init__(self) -> None:
+        self._kept: list[Failure] = []
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Failure]:
+        return iter(tuple(self._kept))
+
+    def __repr__(self) -> str:
+        return f"<{self._count} failures>"
+
+    def add(self, failure: Failure) -> int:
+        """Count one more and keep it while there is room; returns the new count."""
+        with self._lock:
+            self._count += 1
+            if len(self._kept) < _KEPT_FAILURES:
+                self._kept.append(failure)
+            return self._count
+
+
+class Metric:
+    """A user's `score`, called the same way for every target.
+
+    Calling a `Metric` gives the pair that the user's function returned and raises `MetricError`
+    where there is none, so a `Metric` is itself a valid `score`. `score_case` gives a `Score` and
+    never raises.
+
+    Args:
+        score: `score(input, output, expected=None)` or `score(input, output)`; plain, async, a
+            callable object, a partial or a lambda. Another `Metric` is unwrapped and keeps its
+            options.
+        name: Shown in messages and tables; `None`: from the function or its file.
+        score_range: `(low, high)` that scores lie in; they are normalised to 0..1, and one outside
+            is an error. `None`: scores pass as they are.
+        score_names: Every name that `"scores"` may hold. `None`: the union of what was seen.
+        failure_score: Value of a case without a judgement, on the scale that optimisers see.
+        success_threshold: A score counts as success from here on, on the scale that optimisers
+            see; `None`: 1.0.
+        memo: `"rollout"` judges each rollout once. `"content"` also answers for the same
+            `(input, output, expected)` from elsewhere, and so freezes one sample of a judge that is
+            not deterministic. `None`: every call judges.
+        timeout: Seconds that one call may take, above 0 and at most 600. `None`: no limit, and the
+            function is called in the caller's own thread.
+        stop_after: After so many rollouts on which the function failed, without one success ever,
+            the run is stopped, unless the function accepts the expected value as output. `None`:
+            never.
+        max_failures_in_a_row: The run is stopped after so many failures of the function in a row,
+            also after successes. `None`: never.
+        copy_inputs: Give the function copies, so that it cannot change what it judges.
+        max_feedback_chars: Longer texts are cut in the middle. `None`: never.
+
+    Attributes:
+        failures: What went wrong, a `Failures`.
+        calls: How often the user's function was called.
+
+    Raises:
+        DefinitionError: `score` or an option cannot work.
+
+    Example:
+        >>> def score(input, output, expected=None):
+        ...     right = output == expected["label"]
+        ...     return right, {"feedback": "Right." if right else f"Expected {expected['label']!r}."}
+        >>> metric = Metric(score)
+        >>> metric.score_case({"text": "hi"}, "b", {"label": "a"}).feedback
+        "Expected 'a'."
+        >>> metric({"text": "hi"}, "a", {"label": "a"})
+        (True, {'feedback': 'Right.'})
+    """
+
+    def __new__(cls, score: object = None, **options: Any) -> "Metric":
+        """Refuse options beside a `Metric`, which has its own."""
+        _refuse_options(score, options)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        score: ScoreFunction,
+        *,
+        name: str | None = None,
+        score_range: tuple[float, float] | None = None,
+        score_names: Iterable[str] | None = None,
+        failure_score: float = 0.0,
+        success_threshold: float | None = None,
+        memo: Literal["rollout", "content"] | None = "rollout",
+        timeout: float | None = 60.0,
+        stop_after: int | None = 5,
+        max_failures_in_a_row: int | None = None,
+        copy_inputs: bool = True,
+        max_feedback_chars: int | None = 10_000,
+    ) -> None:
+        if isinstance(score, Metric):
+            self.__setstate__(score.__getstate__())
+            return
+        self.score = score
+        self.name = _name(score) if name is None else name
+        self._options = MetricOptions(
+            name=name,
+            score_range=_checked_range(score_range),
+            score_names=None if score_names is None else _checked_names(score_names),
+            failure_score=_checked_number("failure_score", failure_score),
+            success_threshold=_checked_threshold(success_threshold, score_range),
+            memo=_checked_memo(memo),
+            timeout=_checked_timeout(timeout),
+            stop_after=_checked_count("stop_after", stop_after),
+            max_failures_in_a_row=_checked_count("max_failures_in_a_row", max_failures_in_a_row),
+            copy_inputs=copy_inputs,
+            max_feedback_chars=_checked_count("max_feedback_chars", max_feedback_chars, at_least=100),
+        )
+        self._start(_caller(score, self.name))
+
+    def _start(self, ask: Callable[[Any, Any, Any], Any]) -> None:
+        """Set what is not pickled, and what is read on every call."""
+        options = self._options
+        self._ask = ask
+        self._range = options.get("score_range")
+        self._names = cast("tuple[str, ...] | None", options.get("score_names"))
+        self._timeout = options.get("timeout")
+        self._copies = options["copy_inputs"]
+        self._limit = options.get("max_feedback_chars")
+        self._inline = self._timeout is None or _is_async(self.score)
+        self.failure_score = options["failure_score"]
+        threshold = options.get("success_threshold")
+        self.success_threshold = 1.0 if threshold is None else threshold
+        self._rollouts = None if options["memo"] is None else RolloutMemo[Score]()
+        self._contents = ContentMemo[Score]() if options["memo"] == "content" else None
+        self._seen_names: dict[str, None] = dict.fromkeys(self._names or ())
+        self.failures = Failures()
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._succeeded = False
+        self._failed_rollouts = 0
+        self._row = 0
+        self._trial = False  # whether the trial with the expected value has begun
+        self._stop: str | None = None  # what the trial said, when it failed
+        self._last_failure = ""
+        self._warned: set[str] = set()
+        weakref.finalize(self, _closing_warning, self.name, self.failures)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Keep function and options; locks, memories and counters stay behind."""
+        return {"score": self.score, "options": dict(self._options)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Make a metric that has judged nothing yet."""
+        Metric.__init__(self, state["score"], **state["options"])
+
+    def __repr__(self) -> str:
+        return f"<Metric {self.name!r}: {self.calls} calls, {len(self.failures)} failures>"
+
+    @property
+    def calls(self) -> int:
+        """How often the user's function was called."""
+        return self._calls
+
+    @property
+    def timeout(self) -> float | None:
+        """Seconds that one call may take."""
+        return self._timeout
+
+    def __call__(self, input: Any, output: Any, expected: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Give the pair that the user's function returned.
+
+        Args:
+            input: The case's input fields, a dict.
+            output: What is judged.
+            expected: The case's expected value, or `None`.
+
+        Returns:
+            The number as the function returned it, and its additional information.
+
+        Raises:
+            MetricError: The function raised, timed out or returned another shape, or there is no
+                output to judge.
+        """
+        if output is None:
+            raise self.program_failed(input).error or AssertionError
+        answer: list[Any] = []
+        score = self._judged(input, output, expected, answer)
+        if score.error is not None:
+            self._record(input, score)
+            raise score.error
+        number, info = answer[0]
+        return number, info
+
+    def score_case(self, input: Any, output: Any, expected: Any = None) -> Score:
+        """Judge one case; never raises for what the metric does.
+
+        Args:
+            input: The case's input fields, a dict.
+            output: What the program or artifact gave; `None` means that it gave nothing, and the
+                user's function is not called.
+            expected: The case's expected value, a dict, or `None`.
+
+        Returns:
+            The judgement; with `error` set, and the failure score as value, where there is none.
+        """
+        return self.program_failed(input) if output is None else self.judge(input, output, expected)
+
+    def judge(
+        self,
+        input: Any,
+        output: Any,
+        expected: Any,
+        *,
+        rollout: tuple[object, object] | None = None,
+        perfect: object = UNKNOWN,
+        again: bool = False,
+    ) -> Score:
+        """Judge an output that is there, `None` included; for targets.
+
+        Args:
+            input: See `score_case`.
+            output: See `score_case`.
+            expected: See `score_case`.
+            rollout: The case's and the answer's own objects, for `recall`.
+            perfect: What a perfect output would be; by default the only value of `expected`.
+            again: This rollout was judged before, so a failure is not counted towards a stop.
+
+        Returns:
+            The judgement, remembered for `recall` when `rollout` is given.
+        """
+        fresh = True
+        if self._contents is None:
+            score = self._judged(input, output, expected)
+        else:
+            score, fresh = self._judged_by_content(self._contents, input, output, expected)
+        if score.error is not None:
+            self._record(input, score)
+            if fresh and not again and (rollout is None or self.recall(*rollout) is None):
+                self._count_failure(
+                    input, expected, _perfect_output(expected) if perfect is UNKNOWN else perfect
+                )
+        if rollout is not None and self._rollouts is not None:
+            self._rollouts.put(rollout[0], rollout[1], score)
+        return score
+
+    def recall(self, case: object, answer: object) -> Score | None:
+        """Give the judgement that was made of this rollout, known by its two objects."""
+        return None if self._rollouts is None else self._rollouts.get(case, answer)
+
+    def program_failed(
+        self, input: object, what: str = "It returned nothing.", rollout: tuple[object, object] | None = None
+    ) -> Score:
+        """Give a case without an output the failure score; the user's function is not called.
+
+        Args:
+            input: The case's input, for the list of failures.
+            what: What the program did, a sentence.
+            rollout: As for `judge`.
+
+        Returns:
+            A score with a `ProgramFailedError`.
+        """
+        score = self._failed(
+            ProgramFailedError(clean_text(f"The program gave no output. {what}", self._limit))
+        )
+        self._record(input, score)
+        if rollout is not None and self._rollouts is not None:
+            self._rollouts.put(*rollout, score)
+        return score
+
+    def unreadable(self, input: object, why: str) -> Score:
+        """Fail a case whose fields the target could not find; it counts towards a stop."""
+        score = self._failed(MetricError(f"metric {self.name!r}: {why}"))
+        self._record(input, score)
+        self._count_failure(input, None, None, trial=False)
+        return score
+
+    def broken(self) -> str | None:
+        """Tell why the run has to stop, or `None`.
+
+        Asked by targets after a score with an error. Success at any time takes the first reason
+        away for good.
+        """
+        in_a_row = self._options.get("max_failures_in_a_row")
+        if in_a_row is not None and self._row >= in_a_row:
+            return (
+                f"metric {self.name!r} failed {self._row} times in a row "
+                f"(max_failures_in_a_row={in_a_row}), last with: {self._last_failure}"
+            )
+        if self._stop is None or self._succeeded:
+            return None
+        return (
+            f"metric {self.name!r} failed on each of the first {self._failed_rollouts} rollouts{self._stop}. "
+            f"The last failure: {self._last_failure}. Mend it, or pass stop_after=None to run on regardless."
+        )
+
+    def complete(self, score: Score) -> dict[str, float]:
+        """Give a case a value for each named score that is known by now.
+
+        Returns:
+            Name to number; the failure score where the case has none.
+        """
+        return complete_scores(score.scores, tuple(self._seen_names), self.failure_score)
+
+    # --- the call itself ---------------------------------------------------------------------
+
+    def _judged(self, input: Any, output: Any, expected: Any, answer: list[Any] | None = None) -> Score:
+        try:
+            returned = self._answer(input, output, expected)
+        except (KeyboardInterrupt, MetricBroken):
+            raise
+        except DeadlineExceededError:
+            return self._failed(
+                MetricTimeoutError(
+                    f"metric {self.name!r} did not answer within {self._timeout:g} s; "
+                    "make it quicker, or raise timeout= (at most 600 s)"
+                )
+            )
+        except BaseException as error:  # SystemExit of a metric must not end the run either
+            return self._failed(MetricError(self._what_happened(error)))
+        try:
+            score = parse_return(returned, self.name, self._range, self._names, self._limit)
+        except MetricReturnError as error:
+            return self._failed(MetricReturnError(*error.args))  # without frames that hold the case
+        except Exception as error:  # a number or dict of the user's own type that raises when read
+            return self._failed(
+                MetricReturnError(self._what_happened(error, "returned something that raises"))
+            )
+        if answer is not None:
+            answer.append(returned)
+        self._succeeded = True
+        self._row = 0
+        if score.scores:
+            for name in score.scores:
+                self._seen_names.setdefault(name)
+        if self._range is None and not 0.0 <= score.value <= 1.0:
+            self._warn_of_scale(score.value)
+        return score
+
+    def _answer(self, input: Any, output: Any, expected: Any) -> Any:
+        """Call the user's function, with everything around it that protects the run."""
+        if self._copies:
+            input, expected = _protected(input), _protected(expected)
+            if type(output) is not str:
+                output = _protected(output)
+        tokens: list[Any] = []
+        for isolation in isolations:
+            tokens.append(isolation.enter())
+        try:
+            with self._lock:
+                self._calls += 1
+            if self._inline:
+                returned, left = self._ask(input, output, expected), self._timeout
+            else:
+                returned, left = self._within(input, output, expected)
+            if type(returned) is not tuple and isinstance(returned, Awaitable):
+                returned = wait_within(left, cast("Awaitable[Any]", returned))
+            return returned
+        finally:
+            for isolation, token in zip(isolations, tokens):  # noqa: B905 - equal by construction
+                isolation.leave(token)
+
+    def _within(self, input: Any, output: Any, expected: Any) -> tuple[Any, float]:
+        """Call the user's function on a helper; gives what it returned and the seconds left."""
+        seconds = cast("float", self._timeout)
+        begun = time.monotonic()
+        returned = call_within(seconds, functools.partial(self._ask, input, output, expected))
+        return returned, seconds - (time.monotonic() - begun)
+
+    def _judged_by_content(
+        self, contents: ContentMemo[Score], input: Any, output: Any, expected: Any
+    ) -> tuple[Score, bool]:
+        key = content_key(input, output, expected)
+        if key is None:
+            return self._judged(input, output, expected), True
+        try:
+            return contents.get_or_compute(
+                key,
+                functools.partial(self._judged_for_others, input, output, expected),
+                keep=lambda score: score.error is None,
+                wait=not _awaited.get() and not any(isolation.inside() for isolation in isolations),
+                seconds=self._timeout,
+            )
+        except TimeoutError:
+            return self._failed(
+                MetricTimeoutError(
+                    f"metric {self.name!r}: another call for the same case took over {self._timeout:g} s"
+                )
+            ), False
+
+    def _judged_for_others(self, input: Any, output: Any, expected: Any) -> Score:
+        token = _awaited.set(True)
+        try:
+            return self._judged(input, output, expected)
+        finally:
+            _awaited.reset(token)
+
+    # --- failures ----------------------------------------------------------------------------
+
+    def _failed(self, error: MetricError) -> Score:
+        return Score(self.failure_score, f"No judgement: {error}", error=error)
+
+    def _what_happened(self, error: BaseException, did: str = "raised") -> str:
+        try:
+            said = str(error)
+        except Exception as broken:
+            said = f"<its message raises {type(broken).__name__}>"
+        where = _users_frame(error.__traceback__, self.score)
+        message = f"metric {self.name!r} {did} {type(error).__name__}{': ' if said else ''}{said}{where}"
+        return clean_text(message, 2_000)
+
+    def _record(self, input: object, score: Score) -> None:
+        failure = Failure(shown(input), str(score.error), type(score.error).__name__)
+        self._last_failure = failure.text
+        if self.failures.add(failure) == 1:
+            _log.warning("%s. Further failures are counted in `failures` of the metric.", failure.text)
+
+    def _count_failure(self, input: Any, expected: Any, perfect: object, *, trial: bool = True) -> None:
+        with self._lock:
+            self._row += 1
+            if self._succeeded:
+                return
+            self._failed_rollouts += 1
+            stop_after = self._options.get("stop_after")
+            if stop_after is None or self._failed_rollouts < stop_after or self._trial:
+                return
+            self._trial = True
+        # Outside the lock, since it calls the user's function.
+        if not trial or perfect is UNKNOWN:
+            self._stop = ""
+        elif self._judged(input, perfect, expected).error is not None:
+            self._stop = ", and on the expected value as output too"
+
+    def _warn_of_scale(self, value: float) -> None:
+        high = value > 1.0
+        if ("high" if high else "low") in self._warned:
+            return
+        self._warned.add("high" if high else "low")
+        consequence = (
+            "above 1 every minibatch looks perfect to GEPA (perfect_score=1.0), and nothing is ever proposed"
+            if high
+            else f"below 0 a case that fails (failure_score={self.failure_score:g}) beats a poor answer"
+        )
+        _log.warning(
+            "metric %r returned %g without score_range: %s. Pass score_range=(low, high) to have it normalised.",
+            self.name,
+            value,
+            consequence,
+        )
+
+    def warn_once(self, topic: str, message: str, *values: object) -> None:
+        """Log a warning the first time that `topic` comes up on this metric."""
+        with self._lock:
+            if topic in self._warned:
+                return
+            self._warned.add(topic)
+        _log.warning(message, *values)
+
+
+def as_metric(score: "ScoreFunction | Metric", **options: Unpack[MetricOptions]) -> Metric:
+    """Give the `Metric` itself when `score` is one, else make one.
+
+    Args:
+        score: A function or a `Metric`.
+        **options: Those of `Metric`; none are allowed beside a `Metric`.
+
+    Returns:
+        A metric; the same object for the same `Metric`, so that its memory is shared.
+
+    Raises:
+        DefinitionError: Options beside a `Metric`, an unknown option, or as for `Metric`.
+    """
+    if isinstance(score, Metric):
+        _refuse_options(score, options)
+        return score
+    unknown = set(options) - set(MetricOptions.__annotations__)
+    if unknown:
+        raise DefinitionError(
+            f"unknown option {sorted(unknown)[0]!r}; a metric has {', '.join(MetricOptions.__annotations__)}"
+        )
+    return Metric(score, **options)
+
+
+def _refuse_options(score: object, options: Mapping[str, object]) -> None:
+    if isinstance(score, Metric) and options:
+        raise DefinitionError(
+            f"{score!r} has its options already; pass {', '.join(options)} where it is made, "
+            "as in Metric(score, timeout=10), or pass the function itself here"
+        )
+
+
+# --- how to call the user's function ---------------------------------------------------------
+
+
+def _caller(score: Any, name: str) -> Callable[[Any, Any, Any], Any]:
+    """Find out how `score` takes input, output and expected."""
+    if not callable(score):
+        raise DefinitionError(
+            f"a metric is a function score(input, output, expected=None); got {shown(score)}"
+        )
+    try:
+        signature = inspect.signature(score)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return score
+    names = [parameter.name for parameter in signature.parameters.values()]
+    if names[2:3] == ["trace"] or (names[:1], names[1:2]) in ((["gold"], ["pred"]), (["example"], ["pred"])):
+        raise DefinitionError(
+            f"metric {name!r} has the parameters of a DSPy metric, {signature}; a metric here is "
+            "score(input, output, expected=None) and returns (number, {'feedback': text})"
+        )
+    for fits, call in (
+        (((0, 0, 0), {}), score),
+        (((0, 0), {"expected": 0}), lambda i, o, e: score(i, o, expected=e)),
+        (((0, 0), {}), lambda i, o, e: score(i, o)),
+        (
+            ((), {"input": 0, "output": 0, "expected": 0}),
+            lambda i, o, e: score(input=i, output=o, expected=e),
+        ),
+        (((), {"input": 0, "output": 0}), lambda i, o, e: score(input=i, output=o)),
+    ):
+        try:
+            signature.bind(*fits[0], **fits[1])
+        except TypeError:
+            continue
+        return call
+    raise DefinitionError(
+        f"metric {name!r} cannot be called with input, output and expected: its signature is {signature}; "
+        "write it as score(input, output, expected=None)"
+    )
+
+
+def _is_async(score: Any) -> bool:
+    function = inspect.unwrap(score)
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_method(function))
+
+
+def _call_method(instance: Any) -> Any:
+    return type(instance).__call__ if callable(instance) else None
+
+
+def _name(score: Any) -> str:
+    function = score
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = getattr(function, "__name__", None) or type(function).__name__
+    if name in ("score", "<lambda>"):  # the file says more, when there is one
+        file = Path(getattr(getattr(function, "__code__", None), "co_filename", ""))
+        if file.suffix == ".py" and file.stem not in ("__main__", "__init__") and not file.stem.isdigit():
+            name = file.stem if name == "score" else f"{file.stem}_lambda"
+    return re.sub(r"\W+", "_", name).strip("_") or "metric"
+
+
+def _perfect_output(expected: Any) -> object:
+    if isinstance(expected, dict) and len(cast("dict[Any, Any]", expected)) == 1:
+        return next(iter(cast("dict[Any, Any]", expected).values()))
+    return UNKNOWN if expected is None else expected
+
+
+_ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
+
+
+def _protected(value: Any) -> Any:
+    """Copy what the user's function gets; what cannot be copied is passed as it is.
+
+    Containers are rebuilt, in a tenth of the time of `copy.deepcopy`; other leaves go through it.
+    """
+    kind: type = type(value)
+    if kind in _ATOMS:
+        return value
+    try:
+        if kind is dict:
+            made = dict(value)
+            for key, item in value.items():
+                if type(item) not in _ATOMS:
+                    made[key] = _protected_below(item)
+            return made
+        return _protected_below(value)
+    except RecursionError:  # a container that holds itself
+        return _copied(value)
+
+
+def _protected_below(value: Any) -> Any:
+    kind: type = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is dict:
+        return {key: _protected_below(item) for key, item in value.items()}
+    if kind is list or kind is tuple or kind is set:
+        return kind([_protected_below(item) for item in value])
+    return _copied(value)
+
+
+def _copied(value: Any) -> Any:
+    try:
+        return copy.deepcopy(value)
+    except Exception:  # locks, clients, sockets
+        return value
+
+
+def _users_frame(trace: TracebackType | None, score: Any) -> str:
+    """Say where in the user's own code an exception came from."""
+    frames = traceback.extract_tb(trace)
+    function: Any = score
+    while isinstance(function, functools.partial):
+        function = function.func
+    function = inspect.unwrap(function)
+    code = getattr(function, "__code__", None) or getattr(_call_method(function), "__code__", None)
+    package = str(Path(__file__).parent)
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    others = [frame for frame in frames if not frame.filename.startswith(package)]
+    frame = own[-1] if own else others[-1] if others else None
+    if frame is None:
+        return ""
+    line = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
+    return f" ({Path(frame.filename).name}, line {frame.lineno}, in {frame.name}{': ' if line else ''}{line})"
+
+
+def _closing_warning(name: str, failures: Failures) -> None:
+    if len(failures) > 1:
+        kinds: dict[str, int] = {}
+        for failure in failures:
+            kinds[failure.kind] = kinds.get(failure.kind, 0) + 1
+        counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        _log.warning("metric %r: %d cases have no judgement (%s)", name, len(failures), counted)
+
+
+# --- options ---------------------------------------------------------------------------------
+
+
+def _option_error(option: str, value: object, mend: str) -> DefinitionError:
+    return DefinitionError(f"{option}={value!r} cannot be used: {mend}")
+
+
+def _checked_number(option: str, value: object) -> float:
+    if isinstance(value, int | float) and value == value and abs(value) != float("inf"):
+        return float(value)
+    raise _option_error(option, value, "it must be a finite number")
+
+
+def _checked_range(value: Any) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    try:
+        low, high = (_checked_number("score_range", bound) for bound in value)
+    except (TypeError, ValueError):
+        raise _option_error("score_range", value, "it must be a pair (low, high), such as (0, 10)") from None
+    if low >= high:
+        raise _option_error("score_range", value, "low must be below high")
+    return low, high
+
+
+def _checked_threshold(value: object, score_range: object) -> float | None:
+    if value is None:
+        return None
+    threshold = _checked_number("success_threshold", value)
+    if score_range is not None and not 0.0 <= threshold <= 1.0:
+        raise _option_error(
+            "success_threshold", value, "with a score_range it is on the normalised scale, 0 to 1"
+        )
+    return threshold
+
+
+def _checked_names(value: Any) -> tuple[str, ...]:
+    names: tuple[Any, ...] = (value,) if isinstance(value, str) else tuple(value)
+    if isinstance(value, str) or not names or not all(isinstance(name, str) for name in names):
+        raise _option_error("score_names", value, 'it must be a list of names, such as ["format", "facts"]')
+    return names
+
+
+def _checked_memo(value: Any) -> Literal["rollout", "content"] | None:
+    if value not in (None, "rollout", "content"):
+        raise _option_error("memo", value, 'it must be "rollout", "content" or None')
+    return value
+
+
+def _checked_timeout(value: object) -> float | None:
+    if value is None:
+        return None
+    seconds = _checked_number("timeout", value)
+    if not 0.0 < seconds <= MAX_TIMEOUT_SECONDS:
+        raise _option_error("timeout", value, "it is in seconds, above 0 and at most 600; None for no limit")
+    return seconds
+
+
+def _checked_count(option: str, value: object, at_least: int = 1) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= at_least):
+        return value
+    raise _option_error(option, value, f"it must be a whole number, at least {at_least}, or None")

@@ -1,0 +1,269 @@
+"""`Score`, and the one place where what a metric returned becomes a `Score`."""
+
+import math
+import reprlib
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from numbers import Real
+from typing import Any, NamedTuple, cast
+
+from .errors import MetricError, MetricReturnError
+
+__all__ = ["Score", "parse_return"]
+
+_SHAPE = (
+    'a metric returns a number and a dict with a text: `return 0.8, {"feedback": "Close. Missing the date."}`'
+)
+_EMPTY = "The metric gave no feedback text."
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = 120
+_short.maxlevel = 3
+
+
+_NO_SCORES: Mapping[str, float] = {}
+_NO_INFO: Mapping[str, Any] = {}
+
+
+class Score(NamedTuple):
+    """One case's judgement, the same for every target.
+
+    Attributes:
+        value: The number that optimisers raise; finite. On the scale 0..1 when the metric was given
+            a `score_range`, else as the user's function returned it. The failure score when
+            `error` is set.
+        feedback: The user's own text, never empty; what happened when `error` is set.
+        scores: Named scores, name to finite number. Not yet completed with names that other cases
+            have.
+        info: Every further key of the additional information, `component_feedback` among them.
+        error: `None` for a judgement. Otherwise why there is none: the case is *missing*, not wrong.
+
+    Example:
+        >>> score = Score(0.5, "The date is missing.", {"format": 1.0})
+        >>> print(score.text())
+        The date is missing.
+        <BLANKLINE>
+        Score: 0.5
+        Named scores: format 1
+    """
+
+    value: float
+    feedback: str
+    scores: Mapping[str, float] = _NO_SCORES
+    info: Mapping[str, Any] = _NO_INFO
+    error: MetricError | None = None
+
+    def text(self, component: str | None = None, scores: Mapping[str, float] | None = None) -> str:
+        """Write the feedback with score, named scores and further information beside it.
+
+        No reflection prompt of DSPy or GEPA shows the number, so it has to stand in the text.
+
+        Args:
+            component: Predictor or component whose own text is wanted; `None`, or a component
+                without a text of its own, gives the general text.
+            scores: Named scores to show instead of the case's own ones, such as completed ones.
+
+        Returns:
+            Text of one or more paragraphs, never empty.
+        """
+        own: Mapping[str, str] | None = self.info.get("component_feedback") if component is not None else None
+        feedback = own.get(component or "", self.feedback) if own else self.feedback
+        text = f"{feedback}\n\nScore: {self.value:.6g}"
+        shown = self.scores if scores is None else scores
+        if shown:
+            text += "\nNamed scores: " + ", ".join(f"{name} {value:.6g}" for name, value in shown.items())
+        for key, value in self.info.items():
+            if key != "component_feedback":
+                text += f"\n\n{key}: {_readable(value)}"
+        return text
+
+
+def parse_return(
+    returned: Any,
+    name: str = "score",
+    score_range: tuple[float, float] | None = None,
+    score_names: Iterable[str] | None = None,
+    max_feedback_chars: int | None = None,
+) -> Score:
+    """Turn what a metric returned into a `Score`.
+
+    Args:
+        returned: `(number, {"feedback": text})` as a tuple or list; the dict may also hold
+            `"scores"` (name to number), `"component_feedback"` (component to text) and any further
+            keys. bool, int, float, NumPy scalars, `Decimal` and `Fraction` are numbers.
+        name: The metric's name, for the error message.
+        score_range: `(low, high)` that the number must lie in and is normalised from, to 0..1.
+            `None`: the number stays as it is.
+        score_names: The only names allowed in `"scores"`; `None` allows any.
+        max_feedback_chars: Length at which a text is cut in the middle; `None`: never.
+
+    Returns:
+        The judgement, without an error.
+
+    Raises:
+        MetricReturnError: The shape is another, or a number is NaN, infinite or out of range.
+
+    Example:
+        >>> parse_return((8, {"feedback": "Good."}), score_range=(0, 10)).value
+        0.8
+        >>> parse_return(0.8)
+        Traceback (most recent call last):
+        ...
+        skynet_adapters.errors.MetricReturnError: metric 'score' returned 0.8 (float), not a pair; \
+a metric returns a number and a dict with a text: `return 0.8, {"feedback": "Close. Missing the date."}`
+    """
+    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
+        raise _wrong(name, returned, "not a pair")
+    number, info = returned
+    value = number if type(number) is float and math.isfinite(number) else _number(name, "the score", number)
+    if not isinstance(info, dict):
+        raise _wrong(name, info, "as additional information, not a dict")
+    feedback = info.get("feedback")
+    if not isinstance(feedback, str):
+        found = f"{_shown(feedback)} as" if "feedback" in info else "no"
+        raise MetricReturnError(
+            f"metric {name!r} returned {found} `feedback`, which must be a text; {_SHAPE}"
+        )
+    if score_range is not None:
+        value = _normalised(name, value, score_range)
+    scores, further = _NO_SCORES, _NO_INFO
+    if len(info) > 1:
+        scores, further = _beside_feedback(name, info, score_names, max_feedback_chars)
+    text = clean_text(feedback, max_feedback_chars)
+    return Score(value, text if text.strip() else _EMPTY, scores, further)
+
+
+def _beside_feedback(
+    name: str, info: dict[Any, Any], score_names: Iterable[str] | None, limit: int | None
+) -> tuple[Mapping[str, float], Mapping[str, Any]]:
+    scores: dict[str, float] = {}
+    further: dict[str, Any] = {}
+    for key, item in info.items():
+        if key == "scores":
+            scores = _named_scores(name, item, score_names)
+        elif key == "component_feedback":
+            further[key] = _component_feedback(name, item, limit)
+        elif key != "feedback":
+            further[clean_text(str(key))] = item
+    return scores, further
+
+
+def clean_text(text: str, limit: int | None = None) -> str:
+    r"""Make a text safe to send and store, and cut it in the middle when it is longer than `limit`.
+
+    Lone surrogates and NULs become U+FFFD: JSON encoders, databases and model servers refuse them.
+
+    Example:
+        >>> clean_text("a\ud800b") == "a\ufffdb"
+        True
+        >>> clean_text("x" * 90 + "end", limit=60)
+        'xxxxxxxxxxxxxxxx\n[... 69 characters left out ...]\nxxxxxend'
+    """
+    if limit is not None and len(text) > limit:
+        text = _cut(text, limit)
+    if not text.isascii():
+        text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if "\0" in text:
+        text = text.replace("\0", "\ufffd")
+    return text
+
+
+def complete_scores(own: Mapping[str, float], names: Iterable[str], missing: float) -> dict[str, float]:
+    """Give a case a value for every name, so that no candidate lacks an objective.
+
+    Example:
+        >>> complete_scores({"format": 1.0}, ["format", "facts"], missing=0.0)
+        {'format': 1.0, 'facts': 0.0}
+    """
+    return {**own, **{name: missing for name in names if name not in own}}
+
+
+def shown(value: object) -> str:
+    """Show a value in a message: short, and never raising even where its `repr` does."""
+    return _shown(value)
+
+
+def _cut(text: str, limit: int) -> str:
+    kept = max(limit - len(_mark(len(text))), 2)
+    head = (kept * 2 + 2) // 3
+    return text[:head] + _mark(len(text) - kept) + text[len(text) - (kept - head) :]
+
+
+def _mark(count: int) -> str:
+    return f"\n[... {count} characters left out ...]\n"
+
+
+def _shown(value: object) -> str:
+    try:
+        text = _short.repr(value)
+    except Exception as error:  # a broken __repr__ must not hide the fault that is being reported
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    return f"{clean_text(text, 300)} ({type(value).__name__})"
+
+
+def _readable(value: object) -> str:
+    return clean_text(value if isinstance(value, str) else _shown(value).rpartition(" (")[0], 2_000)
+
+
+def _wrong(name: str, returned: object, why: str) -> MetricReturnError:
+    return MetricReturnError(f"metric {name!r} returned {_shown(returned)}, {why}; {_SHAPE}")
+
+
+def _number(name: str, what: str, value: Any) -> float:
+    if type(value) is float:
+        number = value
+    else:
+        # NumPy's bool is no numbers.Real, and a zero-dimensional array is no number at all.
+        plain = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
+        if not isinstance(plain, Real | Decimal):
+            raise MetricReturnError(
+                f"metric {name!r} returned {_shown(value)} for {what}, which must be a number; {_SHAPE}"
+            )
+        try:
+            number = float(plain)
+        except Exception as error:  # an int that is too large, a signalling NaN, a type of the user's own
+            raise MetricReturnError(
+                f"metric {name!r} returned {_shown(value)} for {what}, which is no finite float ({error})"
+            ) from None
+    if not math.isfinite(number):
+        raise MetricReturnError(
+            f"metric {name!r} returned {number} for {what}, which must be finite; "
+            "return a number also for an empty or undefined case, and say so in the feedback"
+        )
+    return number
+
+
+def _normalised(name: str, value: float, score_range: tuple[float, float]) -> float:
+    low, high = score_range
+    if not low <= value <= high:
+        raise MetricReturnError(
+            f"metric {name!r} returned {value:g}, outside its score_range=({low:g}, {high:g}); "
+            "widen score_range or mend the metric"
+        )
+    return (value - low) / (high - low)
+
+
+def _named_scores(name: str, scores: object, allowed: Iterable[str] | None) -> dict[str, float]:
+    if not isinstance(scores, dict):
+        raise _wrong(name, scores, 'as `scores`, not a dict of names to numbers such as {"format": 1.0}')
+    named: dict[str, float] = {}
+    for key, value in cast("dict[Any, Any]", scores).items():
+        if not isinstance(key, str):
+            raise MetricReturnError(
+                f"metric {name!r} named a score {_shown(key)}; names in `scores` are texts"
+            )
+        if allowed is not None and key not in allowed:
+            raise MetricReturnError(
+                f"metric {name!r} returned the named score {key!r}, which is not among "
+                f"score_names={list(allowed)}; add it there or rename it"
+            )
+        named[clean_text(key)] = _number(name, f"the named score {key!r}", value)
+    return named
+
+
+def _component_feedback(name: str, texts: object, limit: int | None) -> dict[str, str]:
+    if not isinstance(texts, dict) or not all(
+        isinstance(key, str) and isinstance(text, str) for key, text in cast("dict[Any, Any]", texts).items()
+    ):
+        raise _wrong(name, texts, "as `component_feedback`, not a dict of component names to texts")
+    return {key: clean_text(text, limit) or _EMPTY for key, text in cast("dict[str, str]", texts).items()}

@@ -1,0 +1,41 @@
+"""Set-up that every test shares, and the example metrics beside the project."""
+
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+# Before DSPy is imported: its cache and LiteLLM's price list are read then.
+os.environ["DSPY_CACHEDIR"] = tempfile.mkdtemp(prefix="skynet-adapters-tests-")
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
+
+import dspy  # noqa: E402
+import pytest  # noqa: E402
+
+SHARED = Path(__file__).resolve().parents[1].parent / "shared"
+
+
+@pytest.fixture(autouse=True)
+def _fresh_dspy_settings() -> Iterator[None]:
+    """Each test sees DSPy as it is after import."""
+    with dspy.context(lm=None, trace=[], callbacks=[], track_usage=False):
+        yield
+
+
+@pytest.fixture
+def shared_metric() -> Callable[[str], Any]:
+    """Load `score` from one of the example metrics beside the project."""
+    folder = SHARED / "metrics"
+    if not folder.is_dir():
+        message = f"needs the example metrics in {folder}"
+        pytest.fail(message) if os.environ.get("SKYNET_REQUIRE_SHARED") else pytest.skip(message)
+
+    def load(name: str) -> Any:
+        path = folder / f"{name}.py"
+        module = ModuleType(name)
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module.__dict__)
+        return module.score
+
+    return load
