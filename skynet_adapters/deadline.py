@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 __all__ = ["DeadlineExceededError", "call_within", "wait_within"]
 
@@ -122,7 +122,7 @@ class _Call(_Outcome[T]):
 
 
 # A helper is known by its inbox; None in the inbox ends it.
-_Inbox = SimpleQueue["_Call[Any] | None"]
+_Inbox: TypeAlias = "SimpleQueue[_Call[Any] | None]"
 _helpers: deque[_Inbox] = deque()
 
 

@@ -224,7 +224,7 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
             return _dict.__eq__(self, cast("dict[str, Any]", other))
         return float(self) == other
 
-    def __hash__(self) -> int:
+    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return hash(float(self))
 
     def __format__(self, spec: str) -> str:
@@ -367,7 +367,7 @@ class _Judge:
     def _answer(self, pred: Any, labels: Any) -> tuple[Any, Any]:
         """Find what is judged, and what would be a perfect answer in the same shape."""
         if isinstance(pred, dspy.Prediction):
-            fields: dict[str, Any] = pred._store  # `items` may be a field's name
+            fields: dict[str, Any] = _fields_of(pred)
         elif isinstance(pred, dict):
             fields = pred
         else:
@@ -401,12 +401,16 @@ class _Judge:
             )
 
 
+# What `inputs()`, `labels()` and `items()` read. They build an Example each, which costs more than all
+# the rest here, and `example.items` is a field where a column has that name.
+_fields_of: Callable[[Any], dict[str, Any]] = operator.attrgetter("_store")
+_input_keys: Callable[[Any], set[str] | None] = operator.attrgetter("_input_keys")
+
+
 def _input_and_labels(gold: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
     if not isinstance(gold, dspy.Example):
         return (dict(gold) if isinstance(gold, Mapping) else {"input": gold}), None
-    # `inputs()` and `labels()` build an Example each, which costs more than all the rest here.
-    fields: dict[str, Any] = gold._store
-    keys: set[str] | None = gold._input_keys
+    fields, keys = _fields_of(gold), _input_keys(gold)
     if keys is None:
         return dict(fields), None
     inputs: dict[str, Any] = {}
@@ -608,8 +612,7 @@ def _counted(number: int, noun: str) -> str:
 def _fault(example: Any, program: dspy.Module | None, expected: bool) -> tuple[str, str] | None:
     if not isinstance(example, dspy.Example):
         return "type", f"is {shown(example)}, not a dspy.Example; to_examples makes them from cases"
-    fields = cast("dict[str, Any]", example._store)
-    keys = cast("set[str] | None", example._input_keys)
+    fields, keys = _fields_of(example), _input_keys(example)
     if keys is None:
         first = f'"{next(iter(fields))}", ' if fields else ""
         return "inputs", f"has no inputs set; call .with_inputs({first}...) on it"
@@ -636,7 +639,7 @@ def _fault(example: Any, program: dspy.Module | None, expected: bool) -> tuple[s
 
 def _program_inputs(program: dspy.Module) -> tuple[list[str], list[str], bool]:
     """Give the names that a program needs, those it may get, and whether it takes any other."""
-    parameters = inspect.signature(type(program).forward).parameters.values()
+    parameters = inspect.signature(cast("Any", type(program)).forward).parameters.values()
     named = [
         item for item in list(parameters)[1:] if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
     ]

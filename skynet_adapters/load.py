@@ -79,10 +79,12 @@ def _value(value: Any, seen: set[int]) -> Iterator[bytes]:
     key = content_key(value)
     if key is not None:
         yield key
-    elif inspect.isroutine(value) or isinstance(value, Metric | functools.partial):
-        if hasattr(value, "__code__") or not inspect.isbuiltin(value):
-            yield from _parts(value, seen)
-        yield getattr(value, "__qualname__", "").encode()
+    elif inspect.isbuiltin(value):
+        yield value.__qualname__.encode()
+    elif (
+        inspect.isfunction(value) or inspect.ismethod(value) or isinstance(value, Metric | functools.partial)
+    ):
+        yield from _parts(value, seen)
     elif id(value) not in seen:
         # An object: its class, and its own state as far as that can be read.
         seen.add(id(value))

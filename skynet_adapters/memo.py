@@ -103,22 +103,28 @@ class ContentMemo(Generic[T]):
                 self._kept.move_to_end(key)
                 return self._kept[key], False
             flight = self._flights.get(key)
+            mine = _Flight[T]()
             if flight is None:
-                mine = self._flights[key] = _Flight[T]()
-        if flight is not None:
-            if not wait:
-                return compute(), True
-            if not flight.landed.wait(seconds):
-                raise TimeoutError
-            if flight.values:
-                return flight.values[0], False
-            return compute(), True  # the leader was interrupted
+                self._flights[key] = mine
+        if flight is None:
+            return self._compute(key, compute, keep, mine), True
+        if not wait:
+            return compute(), True
+        if not flight.landed.wait(seconds):
+            raise TimeoutError
+        if flight.values:
+            return flight.values[0], False
+        return compute(), True  # the one that was waited for was interrupted
+
+    def _compute(
+        self, key: bytes, compute: Callable[[], T], keep: Callable[[T], bool], mine: "_Flight[T]"
+    ) -> T:
         try:
             value = compute()
             mine.values.append(value)
             if keep(value):
                 self._remember(key, value)
-            return value, True
+            return value
         finally:
             with self._lock:
                 del self._flights[key]
@@ -167,8 +173,11 @@ _ATOMS = frozenset(
 )
 
 
+_kind: Callable[[Any], Any] = type
+
+
 def _digest(value: Any) -> bytes:
-    kind: type = type(value)
+    kind = _kind(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
     if kind in _ATOMS:
         parts = [value if kind is bytes else repr(value).encode("utf-8", "surrogatepass")]

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Protocol, TypedDict, Unpack, cast
+from typing import Any, Literal, Protocol, Self, TypedDict, Unpack, cast
 
 from .deadline import DeadlineExceededError, call_within, wait_within
 from .errors import (
@@ -179,12 +179,13 @@ class Metric:
         (True, {'feedback': 'Right.'})
     """
 
-    def __new__(cls, score: object = None, **options: Any) -> "Metric":
+    # `__init__` cannot tell an option that was passed from its default.
+    def __new__(cls, score: object = None, **options: Any) -> Self:
         """Refuse options beside a `Metric`, which has its own."""
         _refuse_options(score, options)
         return super().__new__(cls)
 
-    def __init__(
+    def __init__(  # pyright: ignore[reportInconsistentConstructor]
         self,
         score: ScoreFunction,
         *,
@@ -205,27 +206,27 @@ class Metric:
             return
         self.score = score
         self.name = _name(score) if name is None else name
-        self._options = MetricOptions(
-            name=name,
-            score_range=_checked_range(score_range),
-            score_names=None if score_names is None else _checked_names(score_names),
-            failure_score=_checked_number("failure_score", failure_score),
-            success_threshold=_checked_threshold(success_threshold, score_range),
-            memo=_checked_memo(memo),
-            timeout=_checked_timeout(timeout),
-            stop_after=_checked_count("stop_after", stop_after),
-            max_failures_in_a_row=_checked_count("max_failures_in_a_row", max_failures_in_a_row),
-            copy_inputs=copy_inputs,
-            max_feedback_chars=_checked_count("max_feedback_chars", max_feedback_chars, at_least=100),
-        )
+        self._options: dict[str, Any] = {
+            "name": name,
+            "score_range": _checked_range(score_range),
+            "score_names": None if score_names is None else _checked_names(score_names),
+            "failure_score": _checked_number("failure_score", failure_score),
+            "success_threshold": _checked_threshold(success_threshold, score_range),
+            "memo": _checked_memo(memo),
+            "timeout": _checked_timeout(timeout),
+            "stop_after": _checked_count("stop_after", stop_after),
+            "max_failures_in_a_row": _checked_count("max_failures_in_a_row", max_failures_in_a_row),
+            "copy_inputs": copy_inputs,
+            "max_feedback_chars": _checked_count("max_feedback_chars", max_feedback_chars, at_least=100),
+        }
         self._start(_caller(score, self.name))
 
-    def _start(self, ask: Callable[[Any, Any, Any], Any]) -> None:
+    def _start(self, ask: "_Ask") -> None:
         """Set what is not pickled, and what is read on every call."""
         options = self._options
         self._ask = ask
         self._range = options.get("score_range")
-        self._names = cast("tuple[str, ...] | None", options.get("score_names"))
+        self._names: tuple[str, ...] | None = options.get("score_names")
         self._timeout = options.get("timeout")
         self._copies = options["copy_inputs"]
         self._limit = options.get("max_feedback_chars")
@@ -456,7 +457,7 @@ class Metric:
                 returned, left = self._ask(input, output, expected), self._timeout
             else:
                 returned, left = self._within(input, output, expected)
-            if type(returned) is not tuple and isinstance(returned, Awaitable):
+            if _kind(returned) is not tuple and isinstance(returned, Awaitable):
                 returned = wait_within(left, cast("Awaitable[Any]", returned))
             return returned
         finally:
@@ -545,7 +546,7 @@ class Metric:
             else f"below 0 a case that fails (failure_score={self.failure_score:g}) beats a poor answer"
         )
         _log.warning(
-            "metric %r returned %g without score_range: %s. Pass score_range=(low, high) to have it normalised.",
+            "metric %r returned %g without score_range: %s. Pass score_range=(low, high), which normalises.",
             self.name,
             value,
             consequence,
@@ -592,10 +593,12 @@ def _refuse_options(score: object, options: Mapping[str, object]) -> None:
         )
 
 
+_Ask = Callable[[Any, Any, Any], Any]  # (input, output, expected) -> what the user's function returns
+
 # --- how to call the user's function ---------------------------------------------------------
 
 
-def _caller(score: Any, name: str) -> Callable[[Any, Any, Any], Any]:
+def _caller(score: Any, name: str) -> _Ask:
     """Find out how `score` takes input, output and expected."""
     if not callable(score):
         raise DefinitionError(
@@ -611,18 +614,16 @@ def _caller(score: Any, name: str) -> Callable[[Any, Any, Any], Any]:
             f"metric {name!r} has the parameters of a DSPy metric, {signature}; a metric here is "
             "score(input, output, expected=None) and returns (number, {'feedback': text})"
         )
-    for fits, call in (
-        (((0, 0, 0), {}), score),
-        (((0, 0), {"expected": 0}), lambda i, o, e: score(i, o, expected=e)),
-        (((0, 0), {}), lambda i, o, e: score(i, o)),
-        (
-            ((), {"input": 0, "output": 0, "expected": 0}),
-            lambda i, o, e: score(input=i, output=o, expected=e),
-        ),
-        (((), {"input": 0, "output": 0}), lambda i, o, e: score(input=i, output=o)),
-    ):
+    ways: tuple[tuple[int, tuple[str, ...], _Ask], ...] = (
+        (3, (), score),
+        (2, ("expected",), lambda i, o, e: score(i, o, expected=e)),
+        (2, (), lambda i, o, e: score(i, o)),
+        (0, ("input", "output", "expected"), lambda i, o, e: score(input=i, output=o, expected=e)),
+        (0, ("input", "output"), lambda i, o, e: score(input=i, output=o)),
+    )
+    for positional, keywords, call in ways:
         try:
-            signature.bind(*fits[0], **fits[1])
+            signature.bind(*[None] * positional, **dict.fromkeys(keywords))
         except TypeError:
             continue
         return call
@@ -656,12 +657,16 @@ def _name(score: Any) -> str:
 
 
 def _perfect_output(expected: Any) -> object:
-    if isinstance(expected, dict) and len(cast("dict[Any, Any]", expected)) == 1:
-        return next(iter(cast("dict[Any, Any]", expected).values()))
+    if _kind(expected) is dict and len(expected) == 1:
+        return next(iter(expected.values()))
     return UNKNOWN if expected is None else expected
 
 
 _ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
+
+
+_SEQUENCES = frozenset({list, tuple, set})
+_kind: Callable[[Any], Any] = type  # untyped, so that containers of the user stay Any
 
 
 def _protected(value: Any) -> Any:
@@ -669,7 +674,7 @@ def _protected(value: Any) -> Any:
 
     Containers are rebuilt, in a tenth of the time of `copy.deepcopy`; other leaves go through it.
     """
-    kind: type = type(value)
+    kind = _kind(value)
     if kind in _ATOMS:
         return value
     try:
@@ -685,12 +690,12 @@ def _protected(value: Any) -> Any:
 
 
 def _protected_below(value: Any) -> Any:
-    kind: type = type(value)
+    kind = _kind(value)
     if kind in _ATOMS:
         return value
     if kind is dict:
         return {key: _protected_below(item) for key, item in value.items()}
-    if kind is list or kind is tuple or kind is set:
+    if kind in _SEQUENCES:
         return kind([_protected_below(item) for item in value])
     return _copied(value)
 

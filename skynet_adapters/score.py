@@ -5,7 +5,7 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from numbers import Real
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeGuard, cast
 
 from .errors import MetricError, MetricReturnError
 
@@ -112,11 +112,12 @@ def parse_return(
         skynet_adapters.errors.MetricReturnError: metric 'score' returned 0.8 (float), not a pair; \
 a metric returns a number and a dict with a text: `return 0.8, {"feedback": "Close. Missing the date."}`
     """
-    if not isinstance(returned, (tuple, list)) or len(returned) != 2:
-        raise _wrong(name, returned, "not a pair")
-    number, info = returned
+    pair = returned  # unpacked under this name, which has not been narrowed to "a list of unknowns"
+    if not isinstance(returned, (tuple, list)) or len(pair) != 2:
+        raise _wrong(name, pair, "not a pair")
+    number, info = pair
     value = number if type(number) is float and math.isfinite(number) else _number(name, "the score", number)
-    if not isinstance(info, dict):
+    if not isinstance(pair[1], dict):
         raise _wrong(name, info, "as additional information, not a dict")
     feedback = info.get("feedback")
     if not isinstance(feedback, str):
@@ -157,7 +158,7 @@ def clean_text(text: str, limit: int | None = None) -> str:
         >>> clean_text("a\ud800b") == "a\ufffdb"
         True
         >>> clean_text("x" * 90 + "end", limit=60)
-        'xxxxxxxxxxxxxxxx\n[... 69 characters left out ...]\nxxxxxend'
+        'xxxxxxxxxxxxxxxxxx\n[... 67 characters left out ...]\nxxxxxend'
     """
     if limit is not None and len(text) > limit:
         text = _cut(text, limit)
@@ -262,8 +263,12 @@ def _named_scores(name: str, scores: object, allowed: Iterable[str] | None) -> d
 
 
 def _component_feedback(name: str, texts: object, limit: int | None) -> dict[str, str]:
-    if not isinstance(texts, dict) or not all(
-        isinstance(key, str) and isinstance(text, str) for key, text in cast("dict[Any, Any]", texts).items()
-    ):
+    if not _is_dict_of_texts(texts):
         raise _wrong(name, texts, "as `component_feedback`, not a dict of component names to texts")
-    return {key: clean_text(text, limit) or _EMPTY for key, text in cast("dict[str, str]", texts).items()}
+    return {key: clean_text(text, limit) if text.strip() else _EMPTY for key, text in texts.items()}
+
+
+def _is_dict_of_texts(value: object) -> TypeGuard[dict[str, str]]:
+    return isinstance(value, dict) and all(
+        isinstance(key, str) and isinstance(text, str) for key, text in cast("dict[Any, Any]", value).items()
+    )
