@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .cases import Case, Split, load_cases, split
-    from .dspy import FeedbackScore, as_dspy_metric, check_examples, from_examples, to_examples
+    from .dspy import (
+        as_dspy_metric,
+        as_dspy_reward,
+        check_examples,
+        from_dspy_metric,
+        from_examples,
+        to_examples,
+    )
     from .errors import (
         DataError,
         DefinitionError,
@@ -19,6 +26,7 @@ if TYPE_CHECKING:
         ProgramFailedError,
         SkynetAdaptersError,
     )
+    from .feedback_score import FeedbackScore
     from .load import fingerprint
     from .metric import Failure, Failures, Metric
     from .score import Score
@@ -28,8 +36,10 @@ _MODULE_OF = {
     "Split": "cases",
     "load_cases": "cases",
     "split": "cases",
-    "FeedbackScore": "dspy",
+    "FeedbackScore": "feedback_score",
     "as_dspy_metric": "dspy",
+    "as_dspy_reward": "dspy",
+    "from_dspy_metric": "dspy",
     "check_examples": "dspy",
     "from_examples": "dspy",
     "to_examples": "dspy",
@@ -65,8 +75,10 @@ __all__ = [
     "SkynetAdaptersError",
     "Split",
     "as_dspy_metric",
+    "as_dspy_reward",
     "check_examples",
     "fingerprint",
+    "from_dspy_metric",
     "from_examples",
     "load_cases",
     "split",

@@ -6,8 +6,6 @@ Built around dspy 3.4.1. Where a line answers one of its quirks, a comment names
 
 import functools
 import inspect
-import json.encoder
-import math
 import operator
 import re
 import sys
@@ -22,10 +20,21 @@ from dspy.utils.parallelizer import ParallelExecutor
 
 from .cases import Case
 from .errors import DataError, DefinitionError, MetricBroken
+from .feedback_score import FeedbackScore, feedback_score
 from .metric import UNKNOWN, Metric, MetricOptions, ScoreFunction, as_metric, isolations
 from .score import Score, shown
 
-__all__ = ["DspyMetric", "FeedbackScore", "as_dspy_metric", "check_examples", "from_examples", "to_examples"]
+__all__ = [
+    "DspyMetric",
+    "DspyReward",
+    "FeedbackScore",
+    "as_dspy_metric",
+    "as_dspy_reward",
+    "check_examples",
+    "from_dspy_metric",
+    "from_examples",
+    "to_examples",
+]
 
 # Fields that DSPy's modules add to an answer of their own accord.
 _BESIDE_THE_ANSWER = frozenset({"reasoning", "trajectory"})
@@ -115,197 +124,198 @@ def as_dspy_metric(
     ) -> FeedbackScore:
         return judge(gold, pred, pred_name)
 
-    # A plain function, since `Evaluate` titles its column with `__name__` only for one, and a name
-    # that no field has, since the column would overwrite the field. `__wrapped__` lets `Refine`
-    # show the user's source; `__signature__` keeps dspy.GEPA from reading the user's signature.
-    made = cast("Any", metric)
-    made.__name__ = made.__qualname__ = f"{judge.metric.name}_metric"
-    made.__doc__ = inspect.getdoc(judge.metric.score)
-    made.__signature__ = inspect.signature(metric)
-    made.__wrapped__ = judge.metric.score
-    made.metric = judge.metric
-    return cast("DspyMetric", metric)
+    return cast("DspyMetric", _dressed(metric, judge.metric, f"{judge.metric.name}_metric"))
 
 
-_dict: Any = dict  # its methods are called past those of `Example`
+class DspyReward(Protocol):
+    """What `as_dspy_reward` returns: a plain function that holds its `Metric`."""
+
+    __name__: str
+    metric: Metric
+
+    def __call__(self, args: dict[str, Any], pred: Any) -> FeedbackScore:
+        """Judge one answer; see `as_dspy_reward`."""
+        ...
 
 
-class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportIncompatibleMethodOverride]
-    """A score with its feedback, in the one shape that everything in DSPy takes.
+def as_dspy_reward(
+    score: ScoreFunction | Metric,
+    *,
+    output: Fields | None = None,
+    metric_lm: Any = None,
+    **options: Unpack[MetricOptions],
+) -> DspyReward:
+    """Make a reward function of `score`, for `dspy.BestOfN` and `dspy.Refine`.
 
-    A `dspy.Prediction` (GEPA and SIMBA read score and feedback from one) that is also a dict (what
-    JSON writers need) and counts as its number (`Evaluate` sums, optimisers compare). Its truth is
-    `score >= success_threshold`, and always false where there is no judgement; such a result also
-    reaches no threshold of an optimiser. Treat it as a value: it is made anew for each call.
+    They know no expected value, so `score` gets `expected=None`. They run in production too, so a
+    reward never raises and never stops the program: where there is no judgement, the answer ranks
+    below every other one and reaches no threshold. `Refine` shows its model the source of `score`,
+    the score and the feedback.
 
-    Fields:
-        score: The number, a float.
-        feedback: The text, with the score and the named scores beside it.
-        objective_scores: Named scores, when the metric gives any; complete with the names that
-            other cases have shown by the time that this is read.
+    Args:
+        score: `score(input, output, expected=None)`, or a `Metric`.
+        output: As for `as_dspy_metric`; `None`: the prediction's only field, with `reasoning` and
+            `trajectory` left out, else a dict of its fields.
+        metric_lm: As for `as_dspy_metric`.
+        **options: Those of `Metric`; none are allowed beside a `Metric`.
+
+    Returns:
+        A function `reward(args, pred)` that gives a `FeedbackScore`, and whose `.metric` is the
+        `Metric`.
+
+    Raises:
+        DefinitionError: `score` or an option cannot work.
+
+    Example:
+        >>> import dspy
+        >>> def short(input, output, expected=None):
+        ...     return float(len(output.split()) == 1), {"feedback": "Answer in one word."}
+        >>> reward = as_dspy_reward(short)
+        >>> best = dspy.BestOfN(dspy.Predict("question -> answer"), N=3, reward_fn=reward, threshold=1.0)
+        >>> float(reward({"question": "Capital of Belgium?"}, dspy.Prediction(answer="Brussels")))
+        1.0
     """
+    judge = _Judge(as_metric(score, **options), _reader("output", output), None, metric_lm)
 
-    # `sum` looks `__radd__` up on the type, and `Evaluate` sums all results again after each
-    # example. A slot that holds the float's own method makes that a call in C.
-    __slots__ = ("__radd__", "_origin")
+    def reward(args: dict[str, Any], pred: Any) -> FeedbackScore:
+        return judge.reward(args, pred)
 
-    _completions = None
-    _lm_usage = None
-
-    _origin: tuple[Score, float, Metric | None]  # the judgement, the threshold, what completes the names
-
-    # Made by `_feedback_score`; `Prediction.__init__` would take longer than all else here together.
-    __init__ = _dict.__init__
-
-    @property
-    def _store(self) -> dict[str, Any]:
-        return self  # DSPy's methods read and write the dict itself: there is one store
-
-    @property
-    def error(self) -> Exception | None:
-        """Why there is no judgement, or `None`."""
-        return self._origin[0].error
-
-    def _complete(self) -> None:
-        score, _, metric = self._origin
-        if metric is not None:
-            scores = metric.complete(score)
-            if scores:
-                _dict.__setitem__(self, "objective_scores", scores)
-
-    # dspy.GEPA asks for the named scores at the end of a batch, when all names of the batch are known.
-    def get(self, key: str, default: Any = None) -> Any:
-        """Give a field, or `default`."""
-        if key == "objective_scores":
-            self._complete()
-        return _dict.get(self, key, default)
-
-    def __getitem__(self, key: str) -> Any:
-        if key == "objective_scores":
-            self._complete()
-        return _dict.__getitem__(self, key)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        _dict.__setitem__(self, key, value)
-        if key == "score":  # dspy.GEPA writes one
-            _set_radd(self, float(value).__radd__)
-
-    def items(self, include_dspy: bool = False) -> Any:
-        """Give the fields with their values, named scores complete."""
-        self._complete()
-        return _dict.items(self)
-
-    __delitem__ = _dict.__delitem__
-    __contains__ = _dict.__contains__
-    __iter__ = _dict.__iter__
-    __len__ = _dict.__len__
-    keys = _dict.keys
-    values = _dict.values
-
-    # --- truth and number ------------------------------------------------------------------------
-
-    def __bool__(self) -> bool:
-        # `json.dump` asks a dict for its truth to find out whether it is empty.
-        if sys._getframe(1).f_code.co_filename == _JSON_ENCODER:  # pyright: ignore[reportPrivateUsage]
-            return True
-        return self._origin[0].error is None and _dict.__getitem__(self, "score") >= self._origin[1]
-
-    def __float__(self) -> float:
-        return float(_dict.__getitem__(self, "score"))
-
-    def __ge__(self, other: Any) -> bool:
-        return self._origin[0].error is None and float(self) >= float(other)
-
-    def __gt__(self, other: Any) -> bool:
-        return self._origin[0].error is None and float(self) > float(other)
-
-    def __eq__(self, other: object) -> bool:
-        if isinstance(other, Mapping):
-            return _dict.__eq__(self, cast("dict[str, Any]", other))
-        return float(self) == other
-
-    def __hash__(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return hash(float(self))
-
-    def __format__(self, spec: str) -> str:
-        return format(float(self), spec)
-
-    def __str__(self) -> str:
-        return str(float(self))  # what a table or a CSV file shows
-
-    def __repr__(self) -> str:
-        return f"FeedbackScore({', '.join(f'{key}={value!r}' for key, value in self.items())})"
-
-    def __round__(self, digits: int | None = None) -> float:
-        return round(float(self), digits)
-
-    # --- copies ----------------------------------------------------------------------------------
-
-    def __reduce__(self) -> Any:
-        self._complete()
-        return _restored, (dict(self), *self._origin[:2])
-
-    __reduce_ex__ = lambda self, protocol: self.__reduce__()  # noqa: E731 - dict has its own
-
-    def copy(self, **kwargs: Any) -> "FeedbackScore":
-        """Copy it, optionally with other fields."""
-        made = _restored(dict(self.items()), *self._origin[:2])
-        for key, value in kwargs.items():
-            made[key] = value
-        return made
-
-    __copy__ = copy
-
-    def __deepcopy__(self, memo: Any) -> "FeedbackScore":
-        return self.copy()
+    return cast("DspyReward", _dressed(reward, judge.metric, f"{judge.metric.name}_reward"))
 
 
-def _as_number(method: str) -> Any:
-    function = getattr(operator, method, None) or getattr(math, method.strip("_"), None)
+def _dressed(function: Any, metric: Metric, name: str) -> Any:
+    """Give a function for DSPy what DSPy reads of it.
 
-    def straight(self: FeedbackScore, *other: Any) -> Any:
-        return function(float(self), *(_plain(value) for value in other))  # type: ignore[misc]
-
-    return straight
-
-
-def _reflected(method: str) -> Any:
-    function = getattr(operator, method)
-    return lambda self, other: function(_plain(other), float(self))  # pyright: ignore
-
-
-def _plain(value: Any) -> Any:
-    return float(value) if isinstance(value, dspy.Prediction) else value
-
-
-_NUMBER_METHODS = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
-for _method in (*_NUMBER_METHODS, "neg", "pos", "abs", "lt", "le"):
-    setattr(FeedbackScore, f"__{_method}__", _as_number(f"__{_method}__"))
-for _method in (*_NUMBER_METHODS[1:],):
-    setattr(FeedbackScore, f"__r{_method}__", _reflected(f"__{_method}__"))
-
-_JSON_ENCODER = json.encoder.JSONEncoder.iterencode.__code__.co_filename
-_set_radd = FeedbackScore.__dict__["__radd__"].__set__
-_set_origin = FeedbackScore.__dict__["_origin"].__set__
+    `Evaluate` titles its column with `__name__`, only for a plain function, and the column must not
+    overwrite a field. `__wrapped__` lets `Refine` show the user's source. `__signature__` keeps
+    dspy.GEPA from reading the user's signature.
+    """
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = inspect.getdoc(metric.score)
+    function.__signature__ = inspect.signature(function)
+    source = _with_source(metric.score)
+    if source is not None:
+        function.__wrapped__ = source
+    function.metric = metric
+    return function
 
 
-def _feedback_score(
-    score: Score, component: str | None, threshold: float, metric: Metric | None
-) -> FeedbackScore:
-    made = FeedbackScore(score=score.value, feedback=score.text(component))
-    # `Example.__setattr__` would be slow, hence the slots' own setters.
-    _set_radd(made, score.value.__radd__)
-    _set_origin(made, (score, threshold, metric))
-    if score.scores:
-        _dict.__setitem__(made, "objective_scores", dict(score.scores))
-    return made
+def _with_source(score: Any) -> Any:
+    """Give the function whose source says what `score` does; `None` where there is none to read.
+
+    `Refine` fails to start when it cannot read a source.
+    """
+    while isinstance(score, functools.partial | _DspyScore):
+        score = score.func if isinstance(score, functools.partial) else score.metric
+    function = score if inspect.isroutine(score) else type(score).__call__
+    try:
+        inspect.getsource(function)
+    except (OSError, TypeError):
+        return None
+    return function
 
 
-def _restored(fields: dict[str, Any], score: Score, threshold: float) -> FeedbackScore:
-    made = FeedbackScore(fields)
-    _set_radd(made, float(fields["score"]).__radd__)
-    _set_origin(made, (score, threshold, None))
-    return made
+# --- DSPy metrics that users have already --------------------------------------------------------
+
+
+def from_dspy_metric(metric: Any, *, output: str | None = None) -> ScoreFunction:
+    """Make a `score` of a DSPy metric, for every target.
+
+    Args:
+        metric: `metric(example, pred, trace=None)` or with GEPA's five parameters, or a module such
+            as `dspy.evaluate.SemanticF1`. It may return a bool, a number, or a `dspy.Prediction`
+            (or dict) with `score` and, if it likes, `feedback` and `objective_scores`. It is called
+            without a trace, as for evaluation: an idiom such as `if trace is not None: return score
+            > 0.8` is answered by `success_threshold` here, and a text for one predictor by
+            `component_feedback`.
+        output: Name of the prediction's field that an output which is no dict stands for; `None`:
+            the only field of `expected`.
+
+    Returns:
+        A `score(input, output, expected=None)`. `as_dspy_metric` gives it the whole prediction as
+        output. Of a metric made by `as_dspy_metric` it is the `Metric` inside.
+
+    Raises:
+        DefinitionError: `metric` is none.
+
+    Example:
+        >>> import dspy
+        >>> score = from_dspy_metric(dspy.evaluate.answer_exact_match)
+        >>> value, info = score({"question": "2 + 2?"}, "5", {"answer": "4"})
+        >>> value, info["feedback"]
+        (False, "The metric 'answer_exact_match' gave False. Expected {'answer': '4'}, got '5'.")
+    """
+    inner = getattr(metric, "metric", None)
+    if isinstance(inner, Metric):
+        return inner
+    return _DspyScore(metric, output)
+
+
+class _DspyScore:
+    """A DSPy metric as `score`."""
+
+    def __init__(self, metric: Any, output: str | None) -> None:
+        if not callable(metric):
+            raise DefinitionError(
+                f"a DSPy metric is a function metric(example, pred, trace=None); got {shown(metric)}"
+            )
+        self.metric = metric
+        self.__name__ = getattr(metric, "__name__", None) or type(metric).__name__
+        self._field = output
+        signature = inspect.signature(metric)
+        if list(signature.parameters)[:2] == ["input", "output"]:
+            raise DefinitionError(
+                f"{self.__name__!r} is a score(input, output, expected) already; pass it as it is"
+            )
+        self._nones = _more_arguments(signature, self.__name__)
+
+    def __call__(self, input: Any, output: Any, expected: Any = None) -> tuple[Any, dict[str, Any]]:
+        labels: dict[str, Any] = expected or {}
+        gold = dspy.Example({**input, **labels}).with_inputs(*input)
+        returned = self.metric(gold, self._prediction(output, labels), *self._nones)
+        fields = _result_fields(returned)
+        if fields is None:
+            said = f"The metric {self.__name__!r} gave {returned}."
+            return returned, {"feedback": f"{said} Expected {_told(expected)}, got {_told(output)}."}
+        number = fields.pop("score")
+        feedback = fields.pop("feedback", None) or f"The metric {self.__name__!r} gave {number}."
+        scores = fields.pop("objective_scores", None)
+        return number, {**fields, "feedback": feedback, **({"scores": dict(scores)} if scores else {})}
+
+    def _prediction(self, output: Any, labels: dict[str, Any]) -> Any:
+        if isinstance(output, dspy.Prediction):
+            return output
+        if isinstance(output, dict):
+            return dspy.Prediction(cast("dict[str, Any]", output))
+        if self._field is None and len(labels) != 1:
+            raise DefinitionError(
+                f"the DSPy metric {self.__name__!r} needs a prediction, and got {shown(output)}; say which "
+                'field it stands for: from_dspy_metric(metric, output="answer")'
+            )
+        return dspy.Prediction({self._field or next(iter(labels)): output})
+
+
+def _more_arguments(signature: inspect.Signature, name: str) -> list[None]:
+    """Find how many arguments a DSPy metric needs after example and prediction; all get `None`."""
+    for count in range(5):
+        try:
+            signature.bind(*[None] * (2 + count))
+        except TypeError:
+            continue
+        return [None] * count
+    raise DefinitionError(
+        f"{name!r} cannot be called as metric(example, pred, trace); its signature is {signature}"
+    )
+
+
+def _result_fields(returned: Any) -> dict[str, Any] | None:
+    if isinstance(returned, dspy.Prediction):
+        return dict(_fields_of(returned))
+    return dict(cast("dict[str, Any]", returned)) if isinstance(returned, dict) else None
+
+
+def _told(value: Any) -> str:
+    return shown(value).rpartition(" (")[0]
 
 
 # --- from DSPy's objects to a case --------------------------------------------------------------
@@ -322,7 +332,8 @@ class _Judge:
         metric_lm: Any,
     ) -> None:
         self.metric = metric
-        self._output = output
+        # A metric that was DSPy's reads what it likes of the prediction.
+        self._output = _itself if output is None and isinstance(metric.score, _DspyScore) else output
         self._expected = expected
         self._metric_lm = metric_lm
         self._shape: str | None = None
@@ -339,7 +350,16 @@ class _Judge:
                 if reason is not None:
                     _cancel_queued_work()
                     raise MetricBroken(reason)
-        return _feedback_score(score, pred_name, metric.success_threshold, metric)
+        return feedback_score(score, pred_name, metric.success_threshold, metric)
+
+    def reward(self, args: Any, pred: Any) -> FeedbackScore:
+        metric = self.metric
+        # `again`: what serves in production must not be stopped by the rule for runs.
+        return feedback_score(self._judged(args, pred, again=True), None, metric.success_threshold, metric)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the judge's model behind: it holds locks and keys."""
+        return {**self.__dict__, "_metric_lm": None}
 
     def _judged(self, gold: Any, pred: Any, again: bool) -> Score:
         metric = self.metric
@@ -358,7 +378,8 @@ class _Judge:
             else:
                 output, perfect = self._output(pred), UNKNOWN
         except Exception as error:
-            return metric.unreadable(input, str(error) if isinstance(error, DataError) else repr(error))
+            why = str(error) if isinstance(error, DataError) else repr(error)
+            return metric.unreadable(input, why, again=again)
         if self._metric_lm is None:
             return metric.judge(input, output, expected, rollout=rollout, perfect=perfect, again=again)
         with dspy.context(lm=self._metric_lm):
@@ -423,6 +444,10 @@ def _input_and_labels(gold: Any) -> tuple[dict[str, Any], dict[str, Any] | None]
     return inputs, labels or None
 
 
+def _itself(pred: Any) -> Any:
+    return pred
+
+
 def _reader(option: str, fields: Any, always_dict: bool = False) -> Callable[[Any], Any] | None:
     if fields is None or callable(fields):
         return fields
@@ -457,6 +482,14 @@ def _fields(option: str, names: Sequence[str], holder: Any) -> dict[str, Any]:
 # --- what a metric does stays inside it ----------------------------------------------------------
 
 
+class _ModelCalls(list[Any]):
+    """Receives what a metric's own model calls would write into the program's history."""
+
+    @property
+    def history(self) -> Any:
+        return self
+
+
 class _DspyIsolation:
     """Keep the metric's own model calls out of the program's trace, usage and history.
 
@@ -467,18 +500,23 @@ class _DspyIsolation:
     _MARK = "skynet_adapters_inside_metric"
     _OFF: Mapping[str, Any] = {
         "usage_tracker": None,
-        "caller_modules": None,
         "caller_predict": None,
         "send_stream": None,
         _MARK: True,
     }
 
-    def enter(self) -> Any:
-        overrides: Any = {**thread_local_overrides.get(), **self._OFF, "trace": []}
-        return thread_local_overrides.set(overrides)
+    def enter(self, metric: Metric) -> Any:
+        calls = _ModelCalls()
+        overrides: Any = {**thread_local_overrides.get(), **self._OFF, "trace": [], "caller_modules": [calls]}
+        return thread_local_overrides.set(overrides), calls, metric
 
     def leave(self, token: Any) -> None:
-        thread_local_overrides.reset(token)
+        before, calls, metric = token
+        if calls:
+            name = getattr(dspy.settings.lm, "model", None)
+            if any(call.get("model") == name for call in calls):
+                metric.note_model(str(name))
+        thread_local_overrides.reset(before)
 
     def inside(self) -> bool:
         return self._MARK in thread_local_overrides.get()

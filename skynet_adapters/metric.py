@@ -60,7 +60,7 @@ class MetricOptions(TypedDict, total=False):
 class Isolation(Protocol):
     """Keeps what a metric does away from the program that is judged; one for each target library."""
 
-    def enter(self) -> Any:
+    def enter(self, metric: "Metric") -> Any:
         """Begin, in the thread that asks for the score; returns what `leave` needs."""
         ...
 
@@ -247,6 +247,7 @@ class Metric:
         self._stop: str | None = None  # what the trial said, when it failed
         self._last_failure = ""
         self._warned: set[str] = set()
+        self._model: str | None = None  # that the metric's own calls went to last
         weakref.finalize(self, _closing_warning, self.name, self.failures)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -372,11 +373,12 @@ class Metric:
             self._rollouts.put(*rollout, score)
         return score
 
-    def unreadable(self, input: object, why: str) -> Score:
+    def unreadable(self, input: object, why: str, *, again: bool = False) -> Score:
         """Fail a case whose fields the target could not find; it counts towards a stop."""
-        score = self._failed(MetricError(f"metric {self.name!r}: {why}"))
+        score = self._failed(MetricError(clean_text(f"metric {self.name!r}: {why}", self._limit)))
         self._record(input, score)
-        self._count_failure(input, None, None, trial=False)
+        if not again:
+            self._count_failure(input, None, UNKNOWN)
         return score
 
     def broken(self) -> str | None:
@@ -398,13 +400,13 @@ class Metric:
             f"The last failure: {self._last_failure}. Mend it, or pass stop_after=None to run on regardless."
         )
 
-    def complete(self, score: Score) -> dict[str, float]:
+    def complete(self, scores: Mapping[str, float]) -> dict[str, float]:
         """Give a case a value for each named score that is known by now.
 
         Returns:
             Name to number; the failure score where the case has none.
         """
-        return complete_scores(score.scores, tuple(self._seen_names), self.failure_score)
+        return complete_scores(scores, tuple(self._seen_names), self.failure_score)
 
     # --- the call itself ---------------------------------------------------------------------
 
@@ -449,7 +451,7 @@ class Metric:
                 output = _protected(output)
         tokens: list[Any] = []
         for isolation in isolations:
-            tokens.append(isolation.enter())
+            tokens.append(isolation.enter(self))
         try:
             with self._lock:
                 self._calls += 1
@@ -519,7 +521,7 @@ class Metric:
         if self.failures.add(failure) == 1:
             _log.warning("%s. Further failures are counted in `failures` of the metric.", failure.text)
 
-    def _count_failure(self, input: Any, expected: Any, perfect: object, *, trial: bool = True) -> None:
+    def _count_failure(self, input: Any, expected: Any, perfect: object) -> None:
         with self._lock:
             self._row += 1
             if self._succeeded:
@@ -530,7 +532,7 @@ class Metric:
                 return
             self._trial = True
         # Outside the lock, since it calls the user's function.
-        if not trial or perfect is UNKNOWN:
+        if perfect is UNKNOWN:
             self._stop = ""
         elif self._judged(input, perfect, expected).error is not None:
             self._stop = ", and on the expected value as output too"
@@ -551,6 +553,19 @@ class Metric:
             value,
             consequence,
         )
+
+    def note_model(self, model: str) -> None:
+        """Warn once when the model that the metric's own calls go to changes; for targets."""
+        if self._model is not None and self._model != model:
+            self.warn_once(
+                "model",
+                "metric %r asks the model %s here and asked %s before: its model calls go to whichever model "
+                "is set where it runs, such as a teacher's. Pass metric_lm= to have one judge.",
+                self.name,
+                model,
+                self._model,
+            )
+        self._model = model
 
     def warn_once(self, topic: str, message: str, *values: object) -> None:
         """Log a warning the first time that `topic` comes up on this metric."""
@@ -611,8 +626,8 @@ def _caller(score: Any, name: str) -> _Ask:
     names = [parameter.name for parameter in signature.parameters.values()]
     if names[2:3] == ["trace"] or (names[:1], names[1:2]) in ((["gold"], ["pred"]), (["example"], ["pred"])):
         raise DefinitionError(
-            f"metric {name!r} has the parameters of a DSPy metric, {signature}; a metric here is "
-            "score(input, output, expected=None) and returns (number, {'feedback': text})"
+            f"metric {name!r} has the parameters of a DSPy metric, {signature}; pass "
+            "from_dspy_metric(metric), or write it as score(input, output, expected=None)"
         )
     ways: tuple[tuple[int, tuple[str, ...], _Ask], ...] = (
         (3, (), score),
