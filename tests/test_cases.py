@@ -126,7 +126,8 @@ def test_an_empty_id_is_refused() -> None:
 
 
 def test_other_keys_of_a_native_record_are_not_read() -> None:
-    assert load_cases([{**NATIVE, "tags": ["a"], "rejected": 1, "selected": 2}]) == load_cases([NATIVE])
+    record = {"input": {"q": 1}, "tags": ["a"], "rejected": 1, "selected": 2}
+    assert load_cases([record]) == [Case("1", {"q": 1}, None)]
 
 
 @pytest.mark.parametrize("name", ["Expected", "expeted", "expected_output", "expectation"])
@@ -265,6 +266,7 @@ def test_a_mapping_renames_picks_and_takes_ids_from_a_column(write: Write) -> No
 
 def test_an_unmapped_expected_is_none_unless_the_record_has_it_in_native_form() -> None:
     assert load_cases(FLAT, input="text")[0].expected is None
+    assert load_cases([{"q": 1, "expected_answer": 2}], input="q")[0].expected is None
     assert load_cases([{"q": 1, "expected": {"a": 2}}], input="q") == [Case("1", {"q": 1}, {"a": 2})]
     assert load_cases([{"q": 1, "expected": {"a": 2}}], input="q", expected=[])[0].expected is None
     assert load_cases([{"input": {"q": 1}, "gold": 2}], expected="gold") == [Case("1", {"q": 1}, {"gold": 2})]
@@ -324,6 +326,7 @@ def test_a_missing_column_is_refused_with_file_line_near_names_and_columns(write
 def test_a_missing_column_of_a_csv_file_is_named_with_the_headers_line(write: Write) -> None:
     path = write("c.csv", "\n\ntext,label\na,x\n")
     assert refusal(path, input="texts").startswith(f"{path}, line 3: there is no column 'texts'")
+    assert "Did you mean 'text'?" in refusal(path, input="TEXT")
     assert "which id= asks for" in refusal(path, input="text", id="key")
 
 
@@ -583,6 +586,8 @@ def test_a_header_with_a_repeated_or_an_empty_name_is_refused(write: Write) -> N
     index = write("index.csv", pd.DataFrame({"text": ["a"]}).to_csv())
     assert refusal(index, input="text").startswith(f"{index}, line 1: column 1 has no name.")
     assert "index=False" in refusal(index, input="text")
+    blank = write("blank.csv", "text, \na,x\n")
+    assert refusal(blank, input="text").startswith(f"{blank}, line 1: column 2 has no name.")
 
 
 @pytest.mark.parametrize("separator", [";", "\t"])
@@ -756,6 +761,16 @@ def test_numpy_scalars_become_python_values_also_within_containers(scalar: Any, 
             assert type(found) is type(value)
 
 
+@pytest.mark.parametrize(
+    "missing",
+    [None, float("nan"), np.float32("nan"), np.datetime64("NaT"), np.timedelta64("NaT"), pd.NA, pd.NaT],
+)
+def test_every_kind_of_missing_value_becomes_none_also_within_containers(missing: Any) -> None:
+    cases = load_cases([MappingProxyType({"x": missing, "deep": [{"y": missing}]})], input=["x", "deep"])
+    assert cases[0].input["x"] is None
+    assert cases[0].input["deep"][0]["y"] is None
+
+
 def test_other_values_pass_as_they_are() -> None:
     array = np.array([1])  # one element: it has .item() too, but is no scalar
     moment = np.datetime64("2024-05-01T00:00:00", "ns")  # its .item() would be an integer
@@ -914,8 +929,8 @@ def test_the_leftovers_of_small_labels_are_spread_over_the_parts() -> None:
     items = [(label, number) for label in range(50) for number in range(3)]
     parts = split(items, by=lambda item: item[0])
     assert [len(part) for part in parts] == [90, 30, 30]
-    for part in (parts.val, parts.test):
-        assert max(Counter(label for label, _ in part).values()) == 1
+    most = [max(Counter(label for label, _ in part).values()) for part in parts]
+    assert most == [2, 1, 1]
 
 
 def test_a_stratified_part_is_shuffled_across_labels() -> None:
