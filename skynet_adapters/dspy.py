@@ -21,7 +21,7 @@ from dspy.utils.parallelizer import ParallelExecutor
 from .cases import Case
 from .errors import DataError, DefinitionError, MetricBroken
 from .feedback_score import FeedbackScore, feedback_score
-from .metric import UNKNOWN, Metric, MetricOptions, ScoreFunction, as_metric, isolations
+from .metric import UNKNOWN, Failures, Metric, MetricOptions, ScoreFunction, as_metric, isolations
 from .score import Score, shown
 
 __all__ = [
@@ -49,6 +49,7 @@ class DspyMetric(Protocol):
 
     __name__: str
     metric: Metric
+    failures: Failures
 
     def __call__(
         self,
@@ -132,6 +133,7 @@ class DspyReward(Protocol):
 
     __name__: str
     metric: Metric
+    failures: Failures
 
     def __call__(self, args: dict[str, Any], pred: Any) -> FeedbackScore:
         """Judge one answer; see `as_dspy_reward`."""
@@ -196,7 +198,7 @@ def _dressed(function: Any, metric: Metric, name: str) -> Any:
     source = _with_source(metric.score)
     if source is not None:
         function.__wrapped__ = source
-    function.metric = metric
+    function.metric, function.failures = metric, metric.failures
     return function
 
 
@@ -275,8 +277,9 @@ class _DspyScore:
         returned = self.metric(gold, self._prediction(output, labels), *self._nones)
         fields = _result_fields(returned)
         if fields is None:
-            said = f"The metric {self.__name__!r} gave {returned}."
-            return returned, {"feedback": f"{said} Expected {_told(expected)}, got {_told(output)}."}
+            wanted, given = (shown(value, with_type=False) for value in (expected, output))
+            said = f"The metric {self.__name__!r} gave {returned}. Expected {wanted}, got {given}."
+            return returned, {"feedback": said}
         number = fields.pop("score")
         feedback = fields.pop("feedback", None) or f"The metric {self.__name__!r} gave {number}."
         scores = fields.pop("objective_scores", None)
@@ -312,10 +315,6 @@ def _result_fields(returned: Any) -> dict[str, Any] | None:
     if isinstance(returned, dspy.Prediction):
         return dict(_fields_of(returned))
     return dict(cast("dict[str, Any]", returned)) if isinstance(returned, dict) else None
-
-
-def _told(value: Any) -> str:
-    return shown(value).rpartition(" (")[0]
 
 
 # --- from DSPy's objects to a case --------------------------------------------------------------
@@ -604,7 +603,9 @@ def check_examples(
 ) -> None:
     """Find what is wrong with a data set before anything is paid.
 
-    DSPy does not say: `Evaluate` and `dspy.GEPA` give such a case 0.0 without asking the metric.
+    DSPy does not say: without `with_inputs`, or with inputs that a module's `forward` refuses,
+    `Evaluate` and `dspy.GEPA` give 0.0 without asking the metric; `dspy.Predict` asks the model
+    without the field that is missing.
 
     Args:
         examples: The data set.

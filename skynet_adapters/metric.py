@@ -244,7 +244,7 @@ class Metric:
         self._failed_rollouts = 0
         self._row = 0
         self._trial = False  # whether the trial with the expected value has begun
-        self._stop: str | None = None  # what the trial said, when it failed
+        self._stop: str | None = None  # why to stop, once the trial has failed
         self._last_failure = ""
         self._warned: set[str] = set()
         self._model: str | None = None  # that the metric's own calls went to last
@@ -393,12 +393,7 @@ class Metric:
                 f"metric {self.name!r} failed {self._row} times in a row "
                 f"(max_failures_in_a_row={in_a_row}), last with: {self._last_failure}"
             )
-        if self._stop is None or self._succeeded:
-            return None
-        return (
-            f"metric {self.name!r} failed on each of the first {self._failed_rollouts} rollouts{self._stop}. "
-            f"The last failure: {self._last_failure}. Mend it, or pass stop_after=None to run on regardless."
-        )
+        return None if self._succeeded else self._stop
 
     def complete(self, scores: Mapping[str, float]) -> dict[str, float]:
         """Give a case a value for each named score that is known by now.
@@ -428,7 +423,10 @@ class Metric:
             score = parse_return(returned, self.name, self._range, self._names, self._limit)
         except MetricReturnError as error:
             return self._failed(MetricReturnError(*error.args))  # without frames that hold the case
-        except Exception as error:  # a number or dict of the user's own type that raises when read
+        except (
+            Exception,
+            SystemExit,
+        ) as error:  # a number or dict of the user's own type that raises when read
             return self._failed(
                 MetricReturnError(self._what_happened(error, "returned something that raises"))
             )
@@ -509,14 +507,14 @@ class Metric:
     def _what_happened(self, error: BaseException, did: str = "raised") -> str:
         try:
             said = str(error)
-        except Exception as broken:
+        except (Exception, SystemExit) as broken:
             said = f"<its message raises {type(broken).__name__}>"
         where = _users_frame(error.__traceback__, self.score)
         message = f"metric {self.name!r} {did} {type(error).__name__}{': ' if said else ''}{said}{where}"
         return clean_text(message, 2_000)
 
     def _record(self, input: object, score: Score) -> None:
-        failure = Failure(shown(input), str(score.error), type(score.error).__name__)
+        failure = Failure(shown(input, with_type=False), str(score.error), type(score.error).__name__)
         self._last_failure = failure.text
         if self.failures.add(failure) == 1:
             _log.warning("%s. Further failures are counted in `failures` of the metric.", failure.text)
@@ -533,9 +531,15 @@ class Metric:
             self._trial = True
         # Outside the lock, since it calls the user's function.
         if perfect is UNKNOWN:
-            self._stop = ""
+            tried = ""
         elif self._judged(input, perfect, expected).error is not None:
-            self._stop = ", and on the expected value as output too"
+            tried = ", and on the expected value as output too"
+        else:
+            return
+        self._stop = (
+            f"metric {self.name!r} failed on each of the first {stop_after} rollouts{tried}. "
+            f"The last failure: {self._last_failure}. Mend it, or pass stop_after=None to run on regardless."
+        )
 
     def _warn_of_scale(self, value: float) -> None:
         high = value > 1.0
@@ -737,7 +741,10 @@ def _users_frame(trace: TracebackType | None, score: Any) -> str:
     if frame is None:
         return ""
     line = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
-    return f" ({Path(frame.filename).name}, line {frame.lineno}, in {frame.name}{': ' if line else ''}{line})"
+    file = Path(frame.filename)
+    # IPython keeps each cell in a file with a number for a name.
+    place = "a notebook cell" if file.stem.isdigit() else file.name
+    return f" ({place}, line {frame.lineno}, in {frame.name}{': ' if line else ''}{line})"
 
 
 def _closing_warning(name: str, failures: Failures) -> None:

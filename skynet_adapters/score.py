@@ -1,5 +1,6 @@
 """`Score`, and the one place where what a metric returned becomes a `Score`."""
 
+import json
 import math
 import reprlib
 from collections.abc import Iterable, Mapping
@@ -14,6 +15,7 @@ __all__ = ["Score", "parse_return"]
 _SHAPE = (
     'a metric returns a number and a dict with a text: `return 0.8, {"feedback": "Close. Missing the date."}`'
 )
+_MAX_INFO_CHARS = 5_000
 _EMPTY = "The metric gave no feedback text."
 
 _short = reprlib.Repr()
@@ -69,9 +71,9 @@ class Score(NamedTuple):
         own: Mapping[str, str] | None = self.info.get("component_feedback") if component is not None else None
         feedback = own.get(component or "", self.feedback) if own else self.feedback
         text = f"{feedback}\n\nScore: {self.value:.6g}"
-        shown = self.scores if scores is None else scores
-        if shown:
-            text += "\nNamed scores: " + ", ".join(f"{name} {value:.6g}" for name, value in shown.items())
+        named = self.scores if scores is None else scores
+        if named:
+            text += "\nNamed scores: " + ", ".join(f"{name} {value:.6g}" for name, value in named.items())
         for key, value in self.info.items():
             if key != "component_feedback":
                 text += f"\n\n{key}: {_readable(value)}"
@@ -121,7 +123,7 @@ a metric returns a number and a dict with a text: `return 0.8, {"feedback": "Clo
         raise _wrong(name, info, "as additional information, not a dict")
     feedback = info.get("feedback")
     if not isinstance(feedback, str):
-        found = f"{_shown(feedback)} as" if "feedback" in info else "no"
+        found = f"{shown(feedback)} as" if "feedback" in info else "no"
         raise MetricReturnError(
             f"metric {name!r} returned {found} `feedback`, which must be a text; {_SHAPE}"
         )
@@ -145,7 +147,7 @@ def _beside_feedback(
         elif key == "component_feedback":
             further[key] = _component_feedback(name, item, limit)
         elif key != "feedback":
-            further[clean_text(str(key))] = item
+            further[clean_text(key) if isinstance(key, str) else shown(key, with_type=False)] = item
     return scores, further
 
 
@@ -179,9 +181,17 @@ def complete_scores(own: Mapping[str, float], names: Iterable[str], missing: flo
     return {**own, **{name: missing for name in names if name not in own}}
 
 
-def shown(value: object) -> str:
+def shown(value: object, with_type: bool = True) -> str:
     """Show a value in a message: short, and never raising even where its `repr` does."""
-    return _shown(value)
+    try:
+        text = _short.repr(value)
+    except (
+        Exception,
+        SystemExit,
+    ) as error:  # a broken __repr__ must not hide the fault that is being reported
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    text = clean_text(text, 300)
+    return f"{text} ({type(value).__name__})" if with_type else text
 
 
 def _cut(text: str, limit: int) -> str:
@@ -194,20 +204,18 @@ def _mark(count: int) -> str:
     return f"\n[... {count} characters left out ...]\n"
 
 
-def _shown(value: object) -> str:
-    try:
-        text = _short.repr(value)
-    except Exception as error:  # a broken __repr__ must not hide the fault that is being reported
-        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    return f"{clean_text(text, 300)} ({type(value).__name__})"
-
-
 def _readable(value: object) -> str:
-    return clean_text(value if isinstance(value, str) else _shown(value).rpartition(" (")[0], 2_000)
+    """Write further information for a reader, whole unless it is very long."""
+    if not isinstance(value, str):
+        try:
+            value = json.dumps(value, ensure_ascii=False, default=repr)
+        except (Exception, SystemExit):
+            value = shown(value, with_type=False)
+    return clean_text(value, _MAX_INFO_CHARS)
 
 
 def _wrong(name: str, returned: object, why: str) -> MetricReturnError:
-    return MetricReturnError(f"metric {name!r} returned {_shown(returned)}, {why}; {_SHAPE}")
+    return MetricReturnError(f"metric {name!r} returned {shown(returned)}, {why}; {_SHAPE}")
 
 
 def _number(name: str, what: str, value: Any) -> float:
@@ -218,13 +226,14 @@ def _number(name: str, what: str, value: Any) -> float:
         plain = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
         if not isinstance(plain, Real | Decimal):
             raise MetricReturnError(
-                f"metric {name!r} returned {_shown(value)} for {what}, which must be a number; {_SHAPE}"
+                f"metric {name!r} returned {shown(value)} for {what}, which must be a number; {_SHAPE}"
             )
         try:
             number = float(plain)
         except Exception as error:  # an int that is too large, a signalling NaN, a type of the user's own
             raise MetricReturnError(
-                f"metric {name!r} returned {_shown(value)} for {what}, which is no finite float ({error})"
+                f"metric {name!r} returned {shown(value)} for {what}, which is no finite float ({error}); "
+                "return a number that a float can hold"
             ) from None
     if not math.isfinite(number):
         raise MetricReturnError(
@@ -241,24 +250,25 @@ def _normalised(name: str, value: float, score_range: tuple[float, float]) -> fl
             f"metric {name!r} returned {value:g}, outside its score_range=({low:g}, {high:g}); "
             "widen score_range or mend the metric"
         )
-    return (value - low) / (high - low)
+    return (value / 2 - low / 2) / (high / 2 - low / 2)  # halves, since the full width may overflow
 
 
 def _named_scores(name: str, scores: object, allowed: Iterable[str] | None) -> dict[str, float]:
     if not isinstance(scores, dict):
         raise _wrong(name, scores, 'as `scores`, not a dict of names to numbers such as {"format": 1.0}')
     named: dict[str, float] = {}
+    allowed = None if allowed is None else tuple(allowed)
     for key, value in cast("dict[Any, Any]", scores).items():
         if not isinstance(key, str):
             raise MetricReturnError(
-                f"metric {name!r} named a score {_shown(key)}; names in `scores` are texts"
+                f"metric {name!r} named a score {shown(key)}; names in `scores` are texts"
             )
         if allowed is not None and key not in allowed:
             raise MetricReturnError(
-                f"metric {name!r} returned the named score {key!r}, which is not among "
-                f"score_names={list(allowed)}; add it there or rename it"
+                f"metric {name!r} returned the named score {shown(key, with_type=False)}, which is not among "
+                f"score_names={shown(list(allowed), with_type=False)}; add it there or rename it"
             )
-        named[clean_text(key)] = _number(name, f"the named score {key!r}", value)
+        named[clean_text(key)] = _number(name, f"the named score {shown(key, with_type=False)}", value)
     return named
 
 

@@ -151,7 +151,7 @@ def run_demo(
         say('Optimising it with GEPA, feedback only "Right." or "Wrong."')
         control = bench.run(bench.gepa, control_metric, before)
 
-    failures = [*metric.metric.failures, *control_metric.metric.failures]
+    failures = [*metric.failures, *control_metric.failures]
     return Demo(
         models=names,
         sizes=(len(cases.train), len(cases.val), len(cases.test)),
@@ -243,9 +243,9 @@ class _Bench:
 
     def run(self, optimise: Callable[[Any], Any], metric: Any, before: float) -> Row:
         """Run one optimiser between two looks at the counters."""
-        failures, rollouts, calls = len(metric.metric.failures), self.rollouts.count, self.score_calls.count
+        failures, rollouts, calls = len(metric.failures), self.rollouts.count, self.score_calls.count
         program = optimise(metric)
-        failures = len(metric.metric.failures) - failures
+        failures = len(metric.failures) - failures
         rollouts, calls = self.rollouts.count - rollouts, self.score_calls.count - calls
         return Row(
             before=before,
