@@ -154,10 +154,11 @@ class _AsyncCall(_Outcome[T]):
     def run(self, seconds: float | None) -> T:
         end = None if seconds is None else time.monotonic() + seconds
         patience = _LOOP_PATIENCE_SECONDS if seconds is None else min(_LOOP_PATIENCE_SECONDS, seconds / 2)
-        loop = _background_loop(blocked=_loop_of_this_thread())
+        here = _loop_of_this_thread()
+        loop = _background_loop(avoid=here)
         self._assign(loop)
         if not self._begun.wait(patience):  # something blocks that loop
-            self._assign(_background_loop(blocked=loop))
+            self._assign(_background_loop(avoid=here, blocked=loop))
         try:
             self.wait(None if end is None else end - time.monotonic())
         except BaseException:
@@ -202,7 +203,7 @@ class _AsyncCall(_Outcome[T]):
 
 
 _loop_lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
+_loops: list[asyncio.AbstractEventLoop] = []  # the first one serves
 
 
 def _loop_of_this_thread() -> asyncio.AbstractEventLoop | None:
@@ -212,20 +213,36 @@ def _loop_of_this_thread() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def _background_loop(blocked: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
-    """Give the background loop; a new one takes over when the present one is `blocked`."""
-    global _loop
+def _background_loop(
+    avoid: asyncio.AbstractEventLoop | None, blocked: asyncio.AbstractEventLoop | None = None
+) -> asyncio.AbstractEventLoop:
+    """Give the loop that serves, or another one.
+
+    Args:
+        avoid: This thread's own loop, which cannot serve a call that this thread waits for.
+        blocked: A loop that did not begin a call; all others are asked before it from now on.
+
+    Returns:
+        A running loop.
+    """
     with _loop_lock:
-        if _loop is None or _loop is blocked:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="skynet-adapters-loop", daemon=True).start()
-        return _loop
+        if blocked is not None:
+            _loops.remove(blocked)
+            _loops.append(blocked)
+        for loop in _loops:
+            if loop is not avoid and loop is not blocked:
+                return loop
+        loop = asyncio.new_event_loop()
+        threading.Thread(target=loop.run_forever, name="skynet-adapters-loop", daemon=True).start()
+        _loops.insert(0, loop)
+        return loop
 
 
 def _forget_threads() -> None:
-    global _loop, _loop_lock
+    global _loop_lock
     _helpers.clear()
-    _loop, _loop_lock = None, threading.Lock()
+    _loops.clear()
+    _loop_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's threads

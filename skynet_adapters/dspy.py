@@ -21,7 +21,7 @@ from dspy.utils.parallelizer import ParallelExecutor
 from .cases import Case
 from .errors import DataError, DefinitionError, MetricBroken
 from .feedback_score import FeedbackScore, feedback_score
-from .metric import UNKNOWN, Failures, Metric, MetricOptions, ScoreFunction, as_metric, isolations
+from .metric import Failures, Metric, MetricOptions, ScoreFunction, as_metric, isolations
 from .score import Score, shown
 
 __all__ = [
@@ -372,41 +372,41 @@ class _Judge:
         try:
             if self._expected is not None:
                 expected = self._expected(gold)
-            if self._output is None:
-                output, perfect = self._answer(pred, expected)
-            else:
-                output, perfect = self._output(pred), UNKNOWN
+            output = self._answer(pred, expected) if self._output is None else self._output(pred)
         except Exception as error:
             why = str(error) if isinstance(error, DataError) else repr(error)
-            return metric.unreadable(input, why, again=again)
+            return metric.unreadable(input, why, rollout=rollout, again=again)
         if self._metric_lm is None:
-            return metric.judge(input, output, expected, rollout=rollout, perfect=perfect, again=again)
+            return metric.judge(input, output, expected, rollout=rollout, perfect=self._perfect, again=again)
         with dspy.context(lm=self._metric_lm):
-            return metric.judge(input, output, expected, rollout=rollout, perfect=perfect, again=again)
+            return metric.judge(input, output, expected, rollout=rollout, perfect=self._perfect, again=again)
 
-    def _answer(self, pred: Any, labels: Any) -> tuple[Any, Any]:
-        """Find what is judged, and what would be a perfect answer in the same shape."""
+    def _answer(self, pred: Any, labels: Any) -> Any:
+        """Find what is judged."""
         if isinstance(pred, dspy.Prediction):
             fields: dict[str, Any] = _fields_of(pred)
         elif isinstance(pred, dict):
             fields = pred
         else:
-            return pred, UNKNOWN
-        if type(labels) is not dict:
-            labels = {}
+            return pred
         if len(fields) == 1:
             (name,) = fields
         else:
             own = [name for name in fields if name not in _BESIDE_THE_ANSWER]
-            shared = [name for name in own if name in labels]
+            shared = [name for name in own if name in labels] if type(labels) is dict else []
             if len(shared) != 1 and len(own) != 1:
                 self._note_shape("")
-                perfect = {**fields, **{name: labels[name] for name in shared}} if shared else UNKNOWN
-                return dict(fields), perfect
+                return dict(fields)
             name = shared[0] if len(shared) == 1 else own[0]
         if self._shape != name:
             self._note_shape(name)
-        return fields[name], labels.get(name, UNKNOWN)
+        return fields[name]
+
+    def _perfect(self, pred: Any, labels: Any) -> Any:
+        """Give the output of a prediction that has the expected values in its fields."""
+        fields = _fields_of(pred) if isinstance(pred, dspy.Prediction) else pred
+        right = dspy.Prediction({**fields, **labels})
+        return self._answer(right, labels) if self._output is None else self._output(right)
 
     def _note_shape(self, shape: str) -> None:
         before, self._shape = self._shape, shape

@@ -12,7 +12,7 @@ import functools
 import threading
 import uuid
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from decimal import Decimal
 from hashlib import blake2b
@@ -22,21 +22,24 @@ __all__ = ["ContentMemo", "RolloutMemo", "content_key"]
 
 T = TypeVar("T")
 
+_KEPT_FOR_A_CASE = 64
+
 
 class RolloutMemo(Generic[T]):
     """Remember one value for each pair (case object, answer object) while the answer is alive.
 
     Both objects are known by identity and held weakly, so that nothing is kept alive, an entry is
-    gone with its answer, and an id that is used again finds nothing. An answer that cannot be held
-    weakly (a text, a dict) is remembered with its case, one for each case.
+    gone with its answer, and an id that is used again finds nothing. Answers that cannot be held
+    weakly (a text, a dict) are remembered with their case, the newest 64 of each: a minibatch may hold
+    a case several times before the first text is asked for.
     """
 
     def __init__(self) -> None:
         self._by_answer: dict[tuple[int, int], tuple[weakref.ref[Any], weakref.ref[Any], T]] = {}
-        self._by_case: dict[int, tuple[weakref.ref[Any], object, T]] = {}
+        self._by_case: dict[int, tuple[weakref.ref[Any], deque[tuple[object, T]]]] = {}
 
     def __len__(self) -> int:
-        return len(self._by_answer) + len(self._by_case)
+        return len(self._by_answer) + sum(len(kept[1]) for kept in tuple(self._by_case.values()))
 
     def put(self, case: object, answer: object, value: T) -> None:
         """Remember `value`; where neither object can be held weakly, nothing is remembered."""
@@ -47,11 +50,17 @@ class RolloutMemo(Generic[T]):
             gone = weakref.ref(answer, functools.partial(self._by_answer.pop, key))
             self._by_answer[key] = (gone, weakref.ref(case), value)
         except TypeError:
+            self._put_with_case(case, answer, value)
+
+    def _put_with_case(self, case: object, answer: object, value: T) -> None:
+        kept = self._by_case.get(id(case))
+        if kept is None or kept[0]() is not case:
             try:
-                forget = functools.partial(self._by_case.pop, id(case))
-                self._by_case[id(case)] = (weakref.ref(case, forget), answer, value)
+                gone = weakref.ref(case, functools.partial(self._by_case.pop, id(case)))
             except TypeError:
                 return
+            kept = self._by_case.setdefault(id(case), (gone, deque(maxlen=_KEPT_FOR_A_CASE)))
+        kept[1].appendleft((answer, value))
 
     def get(self, case: object, answer: object) -> T | None:
         """Give what is remembered for this very pair of objects, else `None`."""
@@ -59,7 +68,9 @@ class RolloutMemo(Generic[T]):
         if found is not None:
             return found[2] if found[0]() is answer and found[1]() is case else None
         kept = self._by_case.get(id(case))
-        return kept[2] if kept is not None and kept[0]() is case and kept[1] is answer else None
+        if kept is None or kept[0]() is not case:
+            return None
+        return next((value for known, value in tuple(kept[1]) if known is answer), None)
 
 
 class ContentMemo(Generic[T]):
@@ -163,7 +174,7 @@ def content_key(*values: object) -> bytes | None:
     """
     try:
         return _digest(values)
-    except (TypeError, RecursionError):
+    except Exception:  # too deep, too large to write, or of a type that cannot be read
         return None
 
 

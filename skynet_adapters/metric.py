@@ -3,6 +3,7 @@
 import copy
 import functools
 import inspect
+import json
 import linecache
 import logging
 import re
@@ -35,7 +36,6 @@ _log = logging.getLogger("skynet_adapters")
 
 MAX_TIMEOUT_SECONDS = 600.0
 _KEPT_FAILURES = 1_000
-UNKNOWN = object()  # "no output is known that ought to be perfect"; None can be one
 
 # `score(input, output, expected=None)`; keyword names and arity are checked by `Metric`.
 ScoreFunction = Callable[..., Any]
@@ -317,7 +317,7 @@ class Metric:
         expected: Any,
         *,
         rollout: tuple[object, object] | None = None,
-        perfect: object = UNKNOWN,
+        perfect: "Callable[[Any, Any], Any] | None" = None,
         again: bool = False,
     ) -> Score:
         """Judge an output that is there, `None` included; for targets.
@@ -327,7 +327,8 @@ class Metric:
             output: See `score_case`.
             expected: See `score_case`.
             rollout: The case's and the answer's own objects, for `recall`.
-            perfect: What a perfect output would be; by default the only value of `expected`.
+            perfect: Gives, from the answer's object and `expected`, what a perfect answer's output
+                would be; asked only before a run is stopped.
             again: This rollout was judged before, so a failure is not counted towards a stop.
 
         Returns:
@@ -341,8 +342,9 @@ class Metric:
         if score.error is not None:
             self._record(input, score)
             if fresh and not again and (rollout is None or self.recall(*rollout) is None):
+                answer = rollout[1] if rollout is not None else None
                 self._count_failure(
-                    input, expected, _perfect_output(expected) if perfect is UNKNOWN else perfect
+                    input, expected, lambda: _perfect_outputs(output, expected, perfect, answer)
                 )
         if rollout is not None and self._rollouts is not None:
             self._rollouts.put(rollout[0], rollout[1], score)
@@ -373,12 +375,16 @@ class Metric:
             self._rollouts.put(*rollout, score)
         return score
 
-    def unreadable(self, input: object, why: str, *, again: bool = False) -> Score:
+    def unreadable(
+        self, input: object, why: str, *, rollout: tuple[object, object], again: bool = False
+    ) -> Score:
         """Fail a case whose fields the target could not find; it counts towards a stop."""
         score = self._failed(MetricError(clean_text(f"metric {self.name!r}: {why}", self._limit)))
         self._record(input, score)
-        if not again:
-            self._count_failure(input, None, UNKNOWN)
+        if not again and self.recall(*rollout) is None:
+            self._count_failure(input, None, list)
+        if self._rollouts is not None:
+            self._rollouts.put(rollout[0], rollout[1], score)
         return score
 
     def broken(self) -> str | None:
@@ -401,6 +407,13 @@ class Metric:
         Returns:
             Name to number; the failure score where the case has none.
         """
+        if not self._seen_names and not self._succeeded and len(self.failures):
+            self.warn_once(
+                "names",
+                "metric %r has judged no case yet, so its named scores are unknown; GEPA's objective frontiers "
+                "need them: pass score_names=[...]",
+                self.name,
+            )
         return complete_scores(scores, tuple(self._seen_names), self.failure_score)
 
     # --- the call itself ---------------------------------------------------------------------
@@ -519,7 +532,7 @@ class Metric:
         if self.failures.add(failure) == 1:
             _log.warning("%s. Further failures are counted in `failures` of the metric.", failure.text)
 
-    def _count_failure(self, input: Any, expected: Any, perfect: object) -> None:
+    def _count_failure(self, input: Any, expected: Any, perfect: Callable[[], list[Any]]) -> None:
         with self._lock:
             self._row += 1
             if self._succeeded:
@@ -530,12 +543,10 @@ class Metric:
                 return
             self._trial = True
         # Outside the lock, since it calls the user's function.
-        if perfect is UNKNOWN:
-            tried = ""
-        elif self._judged(input, perfect, expected).error is not None:
-            tried = ", and on the expected value as output too"
-        else:
-            return
+        outputs = perfect()
+        if any(self._judged(input, output, expected).error is None for output in outputs):
+            return  # the metric works: it is the program that is bad
+        tried = ", and on the expected value as output too" if outputs else ""
         self._stop = (
             f"metric {self.name!r} failed on each of the first {stop_after} rollouts{tried}. "
             f"The last failure: {self._last_failure}. Mend it, or pass stop_after=None to run on regardless."
@@ -675,10 +686,23 @@ def _name(score: Any) -> str:
     return re.sub(r"\W+", "_", name).strip("_") or "metric"
 
 
-def _perfect_output(expected: Any) -> object:
-    if _kind(expected) is dict and len(expected) == 1:
-        return next(iter(expected.values()))
-    return UNKNOWN if expected is None else expected
+def _perfect_outputs(
+    output: Any, expected: Any, perfect: Callable[[Any, Any], Any] | None, answer: Any
+) -> list[Any]:
+    """Give what may be a perfect output: as the target says, the expected value, and that as JSON."""
+    found: list[Any] = []
+    if perfect is not None:
+        try:
+            found.append(perfect(answer, expected))
+        except Exception:  # the user's own reader of fields; then there is no such guess
+            _log.debug("no perfect output could be made of %s", shown(expected), exc_info=True)
+    if expected is not None:
+        value = next(iter(expected.values())) if _kind(expected) is dict and len(expected) == 1 else expected
+        if all(value is not other for other in found):
+            found.append(value)
+        if isinstance(output, str) and not isinstance(value, str):
+            found.append(json.dumps(value, ensure_ascii=False, default=str))
+    return found
 
 
 _ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
