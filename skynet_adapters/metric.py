@@ -410,8 +410,8 @@ class Metric:
         if not self._seen_names and not self._succeeded and len(self.failures):
             self.warn_once(
                 "names",
-                "metric %r has judged no case yet, so its named scores are unknown; GEPA's objective frontiers "
-                "need them: pass score_names=[...]",
+                "metric %r has judged no case yet, so its named scores are unknown; objective frontiers of "
+                "GEPA need them: pass score_names=[...]",
                 self.name,
             )
         return complete_scores(scores, tuple(self._seen_names), self.failure_score)
