@@ -6,6 +6,7 @@ import inspect
 import json
 import linecache
 import logging
+import operator
 import re
 import threading
 import time
@@ -107,10 +108,14 @@ class Failures:
         (1, ['MetricReturnError'])
     """
 
-    def __init__(self) -> None:
+    def __init__(self, metric: "Metric") -> None:
+        self._metric = weakref.ref(metric)
         self._kept: list[Failure] = []
         self._count = 0
         self._lock = threading.Lock()
+
+    def __reduce__(self) -> Any:
+        return operator.attrgetter("failures"), (self._metric(),)  # those of the metric's copy, none yet
 
     def __len__(self) -> int:
         return self._count
@@ -237,7 +242,7 @@ class Metric:
         self._rollouts = None if options["memo"] is None else RolloutMemo[Score]()
         self._contents = ContentMemo[Score]() if options["memo"] == "content" else None
         self._seen_names: dict[str, None] = dict.fromkeys(self._names or ())
-        self.failures = Failures()
+        self.failures = Failures(self)
         self._lock = threading.Lock()
         self._calls = 0
         self._succeeded = False
