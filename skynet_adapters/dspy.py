@@ -7,11 +7,10 @@ Built around dspy 3.4.1. Where a line answers one of its quirks, a comment names
 import functools
 import inspect
 import operator
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, Unpack, cast
+from typing import Any, Protocol, Unpack, cast, get_args
 
 import dspy
 from dspy.dsp.utils.settings import thread_local_overrides
@@ -19,9 +18,9 @@ from dspy.teleprompt.bootstrap_trace import FailedPrediction
 from dspy.utils.parallelizer import ParallelExecutor
 
 from .cases import Case
-from .errors import DataError, DefinitionError, MetricBroken
+from .errors import DataError, DefinitionError, MetricBroken, MetricReturnError
 from .feedback_score import FeedbackScore, feedback_score
-from .metric import Failures, Metric, MetricOptions, ScoreFunction, as_metric, isolations
+from .metric import Failures, Metric, MetricOptions, ScoreFunction, as_metric, function_name, isolations
 from .score import Score, shown
 
 __all__ = [
@@ -38,6 +37,8 @@ __all__ = [
 
 # Fields that DSPy's modules add to an answer of their own accord.
 _BESIDE_THE_ANSWER = frozenset({"reasoning", "trajectory"})
+# Names that no program can be called with: parameters of DSPy's own wrappers.
+_KEPT_BY_DSPY = ("self", "instance")
 # Keyword arguments that `dspy.Predict` takes for itself and never shows to the model.
 _TAKEN_BY_PREDICT = ("signature", "new_signature", "demos", "config", "lm", "_trace")
 
@@ -109,7 +110,7 @@ def as_dspy_metric(
         (0.0, False, "Expected '4'.\n\nScore: 0")
     """
     judge = _Judge(
-        as_metric(score, **options),
+        _as_metric(score, options),
         _reader("output", output),
         _reader("expected", expected, always_dict=True),
         metric_lm,
@@ -177,12 +178,20 @@ def as_dspy_reward(
         >>> float(reward({"question": "Capital of Belgium?"}, dspy.Prediction(answer="Brussels")))
         1.0
     """
-    judge = _Judge(as_metric(score, **options), _reader("output", output), None, metric_lm)
+    judge = _Judge(_as_metric(score, options), _reader("output", output), None, metric_lm)
 
     def reward(args: dict[str, Any], pred: Any) -> FeedbackScore:
         return judge.reward(args, pred)
 
     return cast("DspyReward", _dressed(reward, judge.metric, f"{judge.metric.name}_reward"))
+
+
+def _as_metric(score: Any, options: MetricOptions) -> Metric:
+    if isinstance(score, dspy.Module):  # its signature, `*args, **kwargs`, would pass for any
+        raise DefinitionError(
+            f"{function_name(score)!r} is a dspy.Module; pass from_dspy_metric({function_name(score)}())"
+        )
+    return as_metric(score, **options)
 
 
 def _dressed(function: Any, metric: Metric, name: str) -> Any:
@@ -247,10 +256,18 @@ def from_dspy_metric(metric: Any, *, output: str | None = None) -> ScoreFunction
         >>> value, info["feedback"]
         (False, "The metric 'answer_exact_match' gave False. Expected {'answer': '4'}, got '5'.")
     """
-    inner = getattr(metric, "metric", None)
-    if isinstance(inner, Metric):
-        return inner
-    return _DspyScore(metric, output)
+    made_here = getattr(metric, "__code__", None) in _MADE_HERE
+    return metric.metric if made_here else _DspyScore(metric, output)
+
+
+# The functions that `as_dspy_metric` and `as_dspy_reward` make are known by their code: a user's
+# wrapper has all their attributes through `functools.wraps`, and an unpickled copy is another object.
+_MADE_HERE = frozenset(
+    constant
+    for maker in (as_dspy_metric, as_dspy_reward)
+    for constant in maker.__code__.co_consts
+    if inspect.iscode(constant)
+)
 
 
 class _DspyScore:
@@ -262,7 +279,7 @@ class _DspyScore:
                 f"a DSPy metric is a function metric(example, pred, trace=None); got {shown(metric)}"
             )
         self.metric = metric
-        self.__name__ = getattr(metric, "__name__", None) or type(metric).__name__
+        self.__name__ = function_name(metric)
         self._field = output
         signature = inspect.signature(metric)
         if list(signature.parameters)[:2] == ["input", "output"]:
@@ -276,12 +293,19 @@ class _DspyScore:
         gold = dspy.Example({**input, **labels}).with_inputs(*input)
         returned = self.metric(gold, self._prediction(output, labels), *self._nones)
         fields = _result_fields(returned)
-        if fields is None:
-            wanted, given = (shown(value, with_type=False) for value in (expected, output))
-            said = f"The metric {self.__name__!r} gave {returned}. Expected {wanted}, got {given}."
-            return returned, {"feedback": said}
-        number = fields.pop("score")
-        feedback = fields.pop("feedback", None) or f"The metric {self.__name__!r} gave {number}."
+        number = fields.pop("score", None)
+        if number is None or isinstance(number, str):
+            raise MetricReturnError(
+                f"the DSPy metric {self.__name__!r} returned {shown(returned)}; it has to return a number, a "
+                'bool or dspy.Prediction(score=0.8, feedback="Close. Missing the date.")'
+            )
+        feedback = fields.pop("feedback", None)
+        if feedback is None or feedback == "":
+            answer = _fields_of(output) if isinstance(output, dspy.Prediction) else output
+            wanted, given = (shown(value, with_type=False) for value in (expected, answer))
+            feedback = f"The metric {self.__name__!r} gave {number}. Expected {wanted}, got {given}."
+        if "scores" in fields:  # a field of the user's own, whatever it holds
+            fields["other scores"] = fields.pop("scores")
         scores = fields.pop("objective_scores", None)
         return number, {**fields, "feedback": feedback, **({"scores": dict(scores)} if scores else {})}
 
@@ -311,10 +335,10 @@ def _more_arguments(signature: inspect.Signature, name: str) -> list[None]:
     )
 
 
-def _result_fields(returned: Any) -> dict[str, Any] | None:
+def _result_fields(returned: Any) -> dict[str, Any]:
     if isinstance(returned, dspy.Prediction):
         return dict(_fields_of(returned))
-    return dict(cast("dict[str, Any]", returned)) if isinstance(returned, dict) else None
+    return dict(cast("dict[str, Any]", returned)) if isinstance(returned, dict) else {"score": returned}
 
 
 # --- from DSPy's objects to a case --------------------------------------------------------------
@@ -353,12 +377,29 @@ class _Judge:
 
     def reward(self, args: Any, pred: Any) -> FeedbackScore:
         metric = self.metric
-        # `again`: what serves in production must not be stopped by the rule for runs.
-        return feedback_score(self._judged(args, pred, again=True), None, metric.success_threshold, metric)
+        # What serves in production must not be stopped by the rule for runs, not even by that of
+        # another metric which the score asks.
+        try:
+            score = self._judged(args, pred, again=True)
+        except MetricBroken as error:
+            score = metric.cannot_ask(args, str(error), rollout=(args, pred), again=True)
+        return feedback_score(score, None, metric.success_threshold, metric)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the judge's model behind: it holds locks and keys."""
-        return {**self.__dict__, "_metric_lm": None}
+        return {**self.__dict__, "_metric_lm": None, "lost_metric_lm": self._metric_lm is not None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Say so when a judge's model stayed behind."""
+        lost = state.pop("lost_metric_lm")
+        self.__dict__.update(state)
+        if lost:
+            self.metric.warn_once(
+                "metric_lm",
+                "metric %r was saved with a metric_lm=, which is not saved with it; its model calls now go "
+                "to the model that is set where it runs. Make it anew with metric_lm= to have its own.",
+                self.metric.name,
+            )
 
     def _judged(self, gold: Any, pred: Any, again: bool) -> Score:
         metric = self.metric
@@ -375,7 +416,7 @@ class _Judge:
             output = self._answer(pred, expected) if self._output is None else self._output(pred)
         except Exception as error:
             why = str(error) if isinstance(error, DataError) else repr(error)
-            return metric.unreadable(input, why, rollout=rollout, again=again)
+            return metric.cannot_ask(input, why, rollout=rollout, again=again)
         if self._metric_lm is None:
             return metric.judge(input, output, expected, rollout=rollout, perfect=self._perfect, again=again)
         with dspy.context(lm=self._metric_lm):
@@ -598,9 +639,7 @@ def from_examples(examples: Iterable[dspy.Example]) -> list[Case]:
     return [Case(str(number), *_input_and_labels(example)) for number, example in enumerate(examples, 1)]
 
 
-def check_examples(
-    examples: Sequence[dspy.Example], program: dspy.Module | None = None, *, expected: bool = True
-) -> None:
+def check_examples(examples: Sequence[dspy.Example], program: Any = None, *, expected: bool = True) -> None:
     """Find what is wrong with a data set before anything is paid.
 
     DSPy does not say: without `with_inputs`, or with inputs that a module's `forward` refuses,
@@ -609,7 +648,8 @@ def check_examples(
 
     Args:
         examples: The data set.
-        program: Its inputs are compared with the examples'; `None`: they are not.
+        program: A module or function, whose inputs are compared with the examples'; `None`: they are
+            not. What a program of your own takes as `**inputs` cannot be known.
         expected: Whether each example must have a field that is no input.
 
     Raises:
@@ -648,7 +688,7 @@ def _counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _fault(example: Any, program: dspy.Module | None, expected: bool) -> tuple[str, str] | None:
+def _fault(example: Any, program: Any, expected: bool) -> tuple[str, str] | None:
     if not isinstance(example, dspy.Example):
         return "type", f"is {shown(example)}, not a dspy.Example; to_examples makes them from cases"
     fields, keys = _fields_of(example), _input_keys(example)
@@ -667,30 +707,49 @@ def _fault(example: Any, program: dspy.Module | None, expected: bool) -> tuple[s
             return "missing", f"lacks the program's inputs {missing}; its inputs are {sorted(keys)}"
         unknown = sorted(key for key in keys if key not in wanted and key not in optional)
         if unknown and not takes_any:
-            return "unknown", f"has the inputs {unknown}, which the program does not take; it takes {wanted}"
-        taken = sorted(keys.intersection(_TAKEN_BY_PREDICT))
-        if taken and isinstance(program, dspy.Predict):
-            return "taken", f"has inputs named {taken}, which dspy.Predict keeps for itself; rename them"
+            takes = [*wanted, *optional]
+            return "unknown", f"has the inputs {unknown}, which the program does not take; it takes {takes}"
+    taken = sorted(keys.intersection(_KEPT_BY_DSPY))
+    if taken or (_is_dspys_own(program) and (taken := sorted(keys.intersection(_TAKEN_BY_PREDICT)))):
+        return "taken", f"has inputs named {taken}, which DSPy keeps for itself; rename them"
     if expected and _input_and_labels(example)[1] is None:
         return "labels", "has nothing but inputs, so the metric gets expected=None (expected=False allows it)"
     return None
 
 
-def _program_inputs(program: dspy.Module) -> tuple[list[str], list[str], bool]:
+def _program_inputs(program: Any) -> tuple[list[str], list[str], bool]:
     """Give the names that a program needs, those it may get, and whether it takes any other."""
-    parameters = inspect.signature(cast("Any", type(program)).forward).parameters.values()
-    named = [
-        item for item in list(parameters)[1:] if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)
-    ]
+    if _is_dspys_own(program) and len(program.predictors()) == 1:
+        fields = cast("dict[str, Any]", program.predictors()[0].signature.input_fields)
+        wanted = [name for name, field in fields.items() if field.is_required() and not _allows_none(field)]
+        return wanted, [name for name in fields if name not in wanted], False
+    own_call = isinstance(program, dspy.Module) and type(program).__call__ is not dspy.Module.__call__
+    forward = None if own_call else _forward(program)
+    if forward is None:
+        return [], [], True
+    parameters = inspect.signature(forward).parameters.values()
+    named = [item for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+    wanted = [item.name for item in named if item.default is item.empty]
     takes_any = any(item.kind is item.VAR_KEYWORD for item in parameters)
-    if named or not takes_any:
-        wanted = [item.name for item in named if item.default is item.empty]
-        return wanted, [item.name for item in named if item.default is not item.empty], takes_any
-    predictors = program.predictors()
-    if isinstance(program, dspy.Predict) or len(predictors) == 1:
-        signature: Any = program.signature if isinstance(program, dspy.Predict) else predictors[0].signature
-        return list(signature.input_fields), [], not isinstance(program, dspy.Predict | dspy.ChainOfThought)
-    return [], [], True
+    return wanted, [item.name for item in named if item.name not in wanted], takes_any
+
+
+def _is_dspys_own(program: Any) -> bool:
+    return isinstance(program, dspy.Module) and type(program).__module__.startswith("dspy.")
+
+
+def _allows_none(field: Any) -> bool:
+    return field.annotation is None or type(None) in get_args(field.annotation)
+
+
+def _forward(program: Any) -> Any:
+    if not isinstance(program, dspy.Module):
+        return program if callable(program) else None
+    try:
+        # Past the warning that `Module` gives where `forward` is read (dspy 3.4.1).
+        return object.__getattribute__(program, "forward")
+    except AttributeError:
+        return None
 
 
 def _example(case: Case) -> dspy.Example:
@@ -702,6 +761,6 @@ def _example(case: Case) -> dspy.Example:
             "holds each name once; rename one of them"
         )
     for name in (*case.input, *labels):
-        if name == "self" or re.match("dspy_", name):
+        if name in _KEPT_BY_DSPY or name.startswith("dspy_"):
             raise DataError(f"case {case.id!r}: DSPy keeps the name {name!r} for itself; rename the field")
     return dspy.Example({**case.input, **labels}).with_inputs(*case.input)

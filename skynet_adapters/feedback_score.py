@@ -67,6 +67,9 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
         """Give a field, or `default`."""
         if key == "objective_scores":
             self._complete()
+            score, _, metric = self._origin
+            if metric is not None and score.error is not None and not _dict.__contains__(self, key):
+                metric.warn_of_unknown_names()
         return _dict.get(self, key, default)
 
     def __getitem__(self, key: str) -> Any:
@@ -137,10 +140,14 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
         return _rank(self) <= _rank(other)
 
     def __gt__(self, other: Any) -> bool:
+        if self.error is not None:
+            # `BestOfN` and `Refine` start from minus infinity: with nothing better they keep an
+            # answer that could not be judged, rather than none.
+            return not isinstance(other, dspy.Prediction) and other == _BELOW_ALL
         return _rank(self) > _rank(other)
 
     def __ge__(self, other: Any) -> bool:
-        return _rank(self) >= _rank(other)
+        return self.error is None and _rank(self) >= _rank(other)
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, dspy.Example):
@@ -188,14 +195,13 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
         return _restored(copy.deepcopy(dict(self), memo), *self._origin)
 
 
-def _rank(value: Any) -> float:
-    """Give what a value is compared by: without a judgement, less than any number.
+_BELOW_ALL = float("-inf")
 
-    Any but minus infinity, from which `BestOfN` and `Refine` start: with nothing better they keep an
-    answer that could not be judged, rather than none.
-    """
+
+def _rank(value: Any) -> Any:
+    """Give what a value is compared by: without a judgement, less than any number."""
     if isinstance(value, FeedbackScore) and value.error is not None:
-        return -sys.float_info.max
+        return _BELOW_ALL
     return _number(value)
 
 

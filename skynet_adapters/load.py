@@ -1,13 +1,15 @@
 """What a metric is made of, as a fingerprint."""
 
 import ast
-import functools
+import copyreg
 import inspect
-from collections.abc import Iterator
+import itertools
+import sysconfig
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from types import CodeType
-from typing import Any
+from typing import Any, cast
 
 from .memo import content_key
 from .metric import Metric, ScoreFunction
@@ -36,34 +38,36 @@ def fingerprint(score: ScoreFunction | Metric) -> str:
         (True, False)
     """
     digest = blake2b(digest_size=16)
-    for part in _parts(score, set()):
+    for part in _parts(score, {}):
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()
 
+
+# What was met already, by id; the objects are kept, since the id of one that is gone is used again.
+_Seen = dict[int, object]
 
 # Options that change the numbers or texts; the others decide only when and how often one is asked.
 _DECIDING_OPTIONS = ("score_range", "score_names", "failure_score", "max_feedback_chars")
 
 
-def _parts(thing: Any, seen: set[int]) -> Iterator[bytes]:
-    if id(thing) in seen:
+def _parts(thing: Any, seen: _Seen) -> Iterator[bytes]:
+    if thing is None or id(thing) in seen:
         return
-    seen.add(id(thing))
+    seen[id(thing)] = thing
     if isinstance(thing, Metric):
         options = thing.__getstate__()["options"]
-        yield content_key({name: options[name] for name in _DECIDING_OPTIONS}) or b""
+        yield from _value({name: options[name] for name in _DECIDING_OPTIONS}, seen)
         yield from _parts(thing.score, seen)
-    elif isinstance(thing, functools.partial):
-        yield from _parts(thing.func, seen)
-        for value in (*thing.args, *sorted(thing.keywords.items())):
-            yield from _value(value, seen)
+    elif inspect.isbuiltin(thing) or isinstance(thing, type):
+        yield f"{thing.__module__}.{thing.__qualname__}".encode()
     elif inspect.ismethod(thing):
         yield from _parts(thing.__func__, seen)
         yield from _value(thing.__self__, seen)
+    elif inspect.isfunction(thing) and _is_installed(thing.__code__.co_filename):
+        yield f"{thing.__module__}.{thing.__qualname__}".encode()
     elif inspect.isfunction(thing):
-        yield from _code(thing.__code__)
-        for value in (*(thing.__defaults__ or ()), *sorted((thing.__kwdefaults__ or {}).items())):
-            yield from _value(value, seen)
+        yield from _code(thing.__code__, seen)
+        yield from _value([thing.__defaults__, thing.__kwdefaults__], seen)
         for cell in thing.__closure__ or ():
             try:
                 yield from _value(cell.cell_contents, seen)
@@ -71,37 +75,66 @@ def _parts(thing: Any, seen: set[int]) -> Iterator[bytes]:
                 yield b"empty cell"
         yield from _files(thing.__code__.co_filename)
     else:
-        yield from _parts(type(thing).__call__, seen)
-        yield from _value(thing, seen)
+        yield from _parts(getattr(thing, "__wrapped__", None), seen)  # what a cache stands around
+        if inspect.isfunction(type(thing).__call__):
+            yield from _parts(type(thing).__call__, seen)
+        yield from _state(thing, seen)
 
 
-def _value(value: Any, seen: set[int]) -> Iterator[bytes]:
+def _value(value: Any, seen: _Seen) -> Iterator[bytes]:
+    """Give what a value says; of functions in it, what they are made of."""
     key = content_key(value)
+    kind: Any = cast("Any", type)(value)
     if key is not None:
         yield key
-    elif inspect.isbuiltin(value):
-        yield value.__qualname__.encode()
-    elif (
-        inspect.isfunction(value) or inspect.ismethod(value) or isinstance(value, Metric | functools.partial)
-    ):
+    elif issubclass(kind, dict):
+        yield from _items(kind, value.items(), seen)
+    elif issubclass(kind, list | tuple):
+        yield from _items(kind, value, seen)
+    elif callable(value):
         yield from _parts(value, seen)
     elif id(value) not in seen:
-        # An object: its class, and its own state as far as that can be read.
-        seen.add(id(value))
-        yield f"{type(value).__module__}.{type(value).__qualname__}".encode()
-        for name, item in sorted(getattr(value, "__dict__", {}).items()):
-            yield name.encode()
-            yield from _value(item, seen)
+        seen[id(value)] = value
+        yield from _state(value, seen)
 
 
-def _code(code: CodeType) -> Iterator[bytes]:
+def _items(kind: Any, items: Iterable[Any], seen: _Seen) -> Iterator[bytes]:
+    yield f"{kind.__module__}.{kind.__qualname__}".encode()
+    for item in items:  # an item of a dict is a pair
+        yield b"item"
+        yield from _value(item, seen)
+
+
+def _state(instance: Any, seen: _Seen) -> Iterator[bytes]:
+    """Give what an object would be pickled from: its class and its state, slots and arrays included."""
+    reducer = cast("dict[Any, Any]", copyreg.dispatch_table).get(type(instance))
+    try:
+        made_from: Any = reducer(instance) if reducer is not None else instance.__reduce_ex__(2)
+    except Exception:  # a lock, a client, a socket: its class has to do
+        made_from = type(instance).__qualname__, getattr(instance, "__dict__", None)
+    for part in [made_from] if isinstance(made_from, str) else made_from:
+        yield from _value(list(cast("Iterator[Any]", part)) if isinstance(part, Iterator) else part, seen)
+
+
+def _code(code: CodeType, seen: _Seen) -> Iterator[bytes]:
     yield code.co_code
     yield repr(code.co_names).encode()
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _code(constant)
+            yield from _code(constant, seen)
         else:
-            yield repr(constant).encode("utf-8", "surrogatepass")
+            yield from _value(constant, seen)
+
+
+def _is_installed(name: str) -> bool:
+    """Tell whether a file belongs to Python, an installed package or this one, and so to no metric."""
+    return any(Path(name).is_relative_to(folder) for folder in _INSTALLED)
+
+
+_INSTALLED = (
+    *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
+    str(Path(__file__).parent),
+)
 
 
 def _files(name: str) -> Iterator[bytes]:
@@ -123,16 +156,21 @@ def _imported(source: bytes, folder: Path) -> Iterator[Path]:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return
+    roots = [folder]  # where an absolute import may begin: here, or above the package that this is in
+    while (roots[-1] / "__init__.py").is_file():
+        roots.append(roots[-1].parent)
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            names, base = [alias.name for alias in node.names], folder
+            names, bases = [alias.name for alias in node.names], roots
         elif isinstance(node, ast.ImportFrom):
-            base = folder.joinpath(*[".."] * (node.level - 1)) if node.level > 1 else folder
+            bases = [folder.joinpath(*[".."] * (node.level - 1))] if node.level else roots
             stem = [node.module] if node.module else []
             names = [*stem, *(".".join([*stem, alias.name]) for alias in node.names)]
         else:
             continue
-        for dotted in names:
-            target = base.joinpath(*dotted.split("."))
-            yield target.with_name(f"{target.name}.py")
-            yield target / "__init__.py"
+        for base, dotted in itertools.product(bases, names):
+            target = base
+            for part in dotted.split("."):
+                target = target / part
+                yield target.with_name(f"{target.name}.py")
+                yield target / "__init__.py"

@@ -157,8 +157,8 @@ class _Flight(Generic[T]):
 def content_key(*values: object) -> bytes | None:
     """Digest values by what they say, the same in every process.
 
-    Texts, numbers, dates, enums, dicts, lists, tuples, sets, dataclasses and pydantic models are
-    understood; equal numbers of different types differ.
+    Texts, numbers, dates, enums, dicts, lists, tuples, sets, dataclasses, pydantic models and DSPy's
+    examples are understood; equal numbers of different types differ.
 
     Returns:
         A digest, or `None` when something in there is of another type, or nested too deeply: such
@@ -204,6 +204,8 @@ def _digest(value: Any) -> bytes:
         parts = [_digest({item.name: getattr(value, item.name) for item in dataclasses.fields(value)})]
     elif hasattr(value, "model_dump"):
         parts = [_digest(value.model_dump())]
+    elif hasattr(value, "toDict"):  # DSPy's examples and predictions
+        parts = [_digest(value.toDict())]
     else:
         raise TypeError(f"{name} has no content key")
     whole = blake2b(name.encode(), digest_size=32)

@@ -210,7 +210,7 @@ class Metric:
             self.__setstate__(score.__getstate__())
             return
         self.score = score
-        self.name = _name(score) if name is None else name
+        self.name = function_name(score) if name is None else name
         self._options: dict[str, Any] = {
             "name": name,
             "score_range": _checked_range(score_range),
@@ -242,6 +242,7 @@ class Metric:
         self._rollouts = None if options["memo"] is None else RolloutMemo[Score]()
         self._contents = ContentMemo[Score]() if options["memo"] == "content" else None
         self._seen_names: dict[str, None] = dict.fromkeys(self._names or ())
+        self._names_were_read = False
         self.failures = Failures(self)
         self._lock = threading.Lock()
         self._calls = 0
@@ -257,7 +258,8 @@ class Metric:
 
     def __getstate__(self) -> dict[str, Any]:
         """Keep function and options; locks, memories and counters stay behind."""
-        return {"score": self.score, "options": dict(self._options)}
+        # The name may come from the function's file, which a copy elsewhere does not know.
+        return {"score": self.score, "options": {**self._options, "name": self.name}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Make a metric that has judged nothing yet."""
@@ -380,10 +382,10 @@ class Metric:
             self._rollouts.put(*rollout, score)
         return score
 
-    def unreadable(
+    def cannot_ask(
         self, input: object, why: str, *, rollout: tuple[object, object], again: bool = False
     ) -> Score:
-        """Fail a case whose fields the target could not find; it counts towards a stop."""
+        """Fail a case that the target cannot ask the user's function about; it counts towards a stop."""
         score = self._failed(MetricError(clean_text(f"metric {self.name!r}: {why}", self._limit)))
         self._record(input, score)
         if not again and self.recall(*rollout) is None:
@@ -412,14 +414,18 @@ class Metric:
         Returns:
             Name to number; the failure score where the case has none.
         """
-        if not self._seen_names and not self._succeeded and len(self.failures):
+        self._names_were_read = True
+        return complete_scores(scores, tuple(self._seen_names), self.failure_score)
+
+    def warn_of_unknown_names(self) -> None:
+        """Say, once, that a failed case is asked for named scores before any are known; for targets."""
+        if not self._succeeded:
             self.warn_once(
                 "names",
                 "metric %r has judged no case yet, so its named scores are unknown; objective frontiers of "
                 "GEPA need them: pass score_names=[...]",
                 self.name,
             )
-        return complete_scores(scores, tuple(self._seen_names), self.failure_score)
 
     # --- the call itself ---------------------------------------------------------------------
 
@@ -428,6 +434,8 @@ class Metric:
             returned = self._answer(input, output, expected)
         except (KeyboardInterrupt, MetricBroken):
             raise
+        except MetricReturnError as error:  # of a metric inside this one, or of a DSPy metric
+            return self._failed(MetricReturnError(*error.args))
         except DeadlineExceededError:
             return self._failed(
                 MetricTimeoutError(
@@ -454,10 +462,22 @@ class Metric:
         self._row = 0
         if score.scores:
             for name in score.scores:
-                self._seen_names.setdefault(name)
+                if name not in self._seen_names:
+                    self._learn_name(name)
         if self._range is None and not 0.0 <= score.value <= 1.0:
             self._warn_of_scale(score.value)
         return score
+
+    def _learn_name(self, name: str) -> None:
+        self._seen_names[name] = None
+        if self._names_were_read:
+            self.warn_once(
+                "late name",
+                "metric %r gave the named score %r after the named scores of other cases had been read "
+                "without it, so those count for nothing in it; pass score_names=[...]",
+                self.name,
+                name,
+            )
 
     def _answer(self, input: Any, output: Any, expected: Any) -> Any:
         """Call the user's function, with everything around it that protects the run."""
@@ -679,7 +699,8 @@ def _call_method(instance: Any) -> Any:
     return type(instance).__call__ if callable(instance) else None
 
 
-def _name(score: Any) -> str:
+def function_name(score: Any) -> str:
+    """Name a metric by its function, or by its file where the function's name says nothing."""
     function = score
     while isinstance(function, functools.partial):
         function = function.func
@@ -764,11 +785,12 @@ def _users_frame(trace: TracebackType | None, score: Any) -> str:
     function = inspect.unwrap(function)
     code = getattr(function, "__code__", None) or getattr(_call_method(function), "__code__", None)
     package = str(Path(__file__).parent)
+    frames = [frame for frame in frames if not frame.filename.startswith(package)]
     own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    others = [frame for frame in frames if not frame.filename.startswith(package)]
-    frame = own[-1] if own else others[-1] if others else None
-    if frame is None:
+    outside = [frame for frame in frames if "site-packages" not in frame.filename]
+    if not frames:
         return ""
+    frame = (own or outside or frames)[-1]
     line = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
     file = Path(frame.filename)
     # IPython keeps each cell in a file with a number for a name.

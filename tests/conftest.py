@@ -11,8 +11,8 @@ from typing import Any
 os.environ["DSPY_CACHEDIR"] = tempfile.mkdtemp(prefix="skynet-adapters-tests-")
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
-import dspy  # noqa: E402
-import pytest  # noqa: E402
+import dspy
+import pytest
 
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 

@@ -10,7 +10,8 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 
 def test_every_python_block_runs_and_prints_the_text_block_after_it():
     text = README.read_text(encoding="utf-8")
-    blocks = re.findall(r"(<!-- not run: .*? -->\n)?```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.S)
+    code_and_output = r"(<!-- not run: .*? -->\n)?```python\n(.*?)```(?:\n\n```text\n(.*?)```)?"
+    blocks = re.findall(code_and_output, text, re.S)
     assert len(blocks) > 6
     names: dict[str, object] = {}
     for not_run, code, printed in blocks:

@@ -1,0 +1,189 @@
+"""The notebooks run from the first cell to the last in a fresh kernel, and what they print is true."""
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+FIRST_METRIC = FOLDER / "01_first_metric_in_dspy.ipynb"
+
+# Counted without the metric and without `dspy.Evaluate`, after the notebook's last cell.
+RECOUNT = """
+def right(program):
+    return sum(program(message=example.message).label == example.label for example in testset)
+
+import json
+print(json.dumps({
+    "held out": len(testset),
+    "seen by optimisers": len({e.message for e in testset} & {e.message for e in trainset + valset}),
+    "before": right(program),
+    "after": right(better),
+    "with demos": right(with_demos),
+}))
+"""
+
+pytestmark = [
+    pytest.mark.timeout(600),
+    pytest.mark.xdist_group("notebooks"),  # each notebook is executed once for all tests of this file
+]
+every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+
+
+@functools.cache
+def executed(path: Path) -> dict[str, Any]:
+    """Execute a notebook in a fresh kernel of this interpreter; gives its code cells by their id."""
+    notebook = nbformat.read(path, as_version=4)
+    if path == FIRST_METRIC:
+        notebook.cells.append(nbformat.v4.new_code_cell(RECOUNT, id="recount"))
+    # The temporary folder holds all that Jupyter reads and writes, so nothing of the machine's counts.
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environment:
+        install = [sys.executable, "-m", "ipykernel", "install", "--prefix", folder, "--name", "fresh"]
+        subprocess.run(install, check=True, capture_output=True, timeout=120)
+        environment.setenv("JUPYTER_PATH", os.path.join(folder, "share", "jupyter"))
+        for name in ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR"):
+            environment.setenv(name, os.path.join(folder, name.lower()))
+        client = NotebookClient(
+            notebook, kernel_name="fresh", timeout=300, resources={"metadata": {"path": folder}}
+        )
+        client.execute()
+    return {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
+
+
+def printed(cell: Any, stream: str = "stdout") -> str:
+    """What a cell wrote to a stream."""
+    return "".join(output.text for output in cell.outputs if output.get("name") == stream)
+
+
+def percentage(text: str, label: str) -> int:
+    """The number in a line such as `before: 25 %`."""
+    found = re.search(rf"^{label}: +(\d+) %", text, re.M)
+    assert found, f"no line {label!r} in:\n{text}"
+    return int(found[1])
+
+
+def test_there_is_a_notebook():
+    assert FIRST_METRIC in NOTEBOOKS
+
+
+# --- as they stand in git ------------------------------------------------------------------------
+
+
+@every_notebook
+def test_it_is_short_and_valid(path):
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+    assert len(notebook.cells) < 25
+    assert all(cell.source.strip() for cell in notebook.cells)
+    ids = [cell.id for cell in notebook.cells]
+    assert len(set(ids)) == len(ids)
+
+
+@every_notebook
+def test_it_holds_no_outputs_and_nothing_of_a_machine(path):
+    notebook = json.loads(path.read_text(encoding="utf-8"))
+    for cell in notebook["cells"]:
+        assert cell["metadata"] == {}
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            assert cell["execution_count"] is None
+    assert notebook["metadata"] == {
+        "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
+        "language_info": {"name": "python"},
+    }
+
+
+# --- executed --------------------------------------------------------------------------------------
+
+
+@every_notebook
+def test_every_cell_runs(path):
+    cells = executed(path)  # a cell that raises is a CellExecutionError
+    assert [cell.execution_count for cell in cells.values()] == list(range(1, len(cells) + 1))
+
+
+@every_notebook
+def test_only_failing_metrics_write_to_stderr(path):
+    loud = [name for name, cell in executed(path).items() if printed(cell, "stderr")]
+    # The metrics of that cell tell their number of failures once more when they are collected.
+    assert set(loud) - {"recount"} <= {"failures"}
+
+
+@every_notebook
+def test_no_output_holds_a_progress_bar(path):
+    assert not [name for name, cell in executed(path).items() if "it/s" in str(cell.outputs)]
+
+
+def test_the_lift_that_it_prints_is_real():
+    cells = executed(FIRST_METRIC)
+    counted = json.loads(printed(cells["recount"]))
+    assert counted["held out"] > 50
+    assert counted["seen by optimisers"] == 0
+
+    after, few_shot = printed(cells["after"]), printed(cells["few-shot-after"])
+    told = {
+        "before": percentage(after, "before"),
+        "after": percentage(after, "after"),
+        "with demos": percentage(few_shot, "with demos"),
+    }
+    assert told == {name: round(100 * counted[name] / counted["held out"]) for name in told}
+    assert percentage(few_shot, "before") == told["before"]
+    assert told["after"] >= told["before"] + 20
+    assert told["with demos"] >= told["before"] + 5
+
+
+def test_the_instruction_was_learned_from_the_words_of_the_feedback():
+    cells = executed(FIRST_METRIC)
+    feedback = printed(cells["reflection"])
+    words = re.findall(r'The message mentions "(\w+)"', feedback)
+    assert words
+    assert all(f'"{word}"' in printed(cells["after"]) for word in words)
+    assert "Score: 0\nNamed scores: team 0, format 1" in feedback
+
+
+def test_it_shows_the_mistakes_in_data_and_metrics():
+    cells = executed(FIRST_METRIC)
+    mistakes = printed(cells["examples"])
+    assert "has no inputs set" in mistakes
+    assert "lacks the program's inputs ['message']" in mistakes
+    failures = printed(cells["failures"])
+    found = re.search(r"^(\d+) of (\d+) messages have no judgement", failures, re.M)
+    assert found
+    assert 0 < int(found[1]) < int(found[2])
+    assert "MetricBroken: metric 'broken' failed on each of the first" in failures
+    assert "KeyError: 'team'" in failures
+
+
+def test_one_judgement_is_a_number_a_truth_and_a_text():
+    shown = printed(executed(FIRST_METRIC)["judgement"])
+    assert "value: 0.0\ntruth: False\ntext:  Expected 'account'" in shown
+
+
+def test_the_table_of_evaluate_has_numbers():
+    tables = [o.data["text/html"] for o in executed(FIRST_METRIC)["before"].outputs if "data" in o]
+    assert "[0.0]" in tables[0]
+    assert "Prediction(" not in tables[0]
+
+
+def test_the_models_are_swapped_in_one_cell():
+    notebook = nbformat.read(FIRST_METRIC, as_version=4)
+    [cell] = [cell for cell in notebook.cells if "dspy.LM(" in cell.source]
+    assert cell.id == "models"
+    others = "\n".join(other.source for other in notebook.cells if other is not cell)
+    assert not re.search(r"task_model|reflection_model|dspy\.configure", others)
+    swapped = cell.source.replace("# ", "")
+    names: dict[str, Any] = {}
+    exec(swapped.split("dspy.configure")[0], {"dspy": __import__("dspy")}, names)
+    assert names["task_lm"].model == "openai/gpt-4.1-mini"
+    assert names["reflection_lm"].model == "openai/gpt-5"
