@@ -8,6 +8,7 @@ so C code that keeps the GIL is not released by any of this.
 
 import asyncio
 import contextvars
+import functools
 import os
 import threading
 import time
@@ -61,8 +62,9 @@ def call_within(seconds: float, function: Callable[[], T]) -> T:
 def wait_within(seconds: float | None, awaitable: Awaitable[T]) -> T:
     """Await something on the background loop, in a copy of this thread's context.
 
-    One loop serves all calls, so that an async client that lives in a module keeps working. Works
-    inside a running loop too, since the background loop has its own thread.
+    One loop serves all calls, so that an async client that lives in a module keeps working; only a
+    call from within another one gets a loop of its own. Works inside a running loop too, since the
+    background loop has its own thread.
 
     Args:
         seconds: How long to wait; `None`: for ever.
@@ -141,6 +143,13 @@ def _serve(inbox: _Inbox) -> None:
         del call  # an idle helper must keep nothing of its last call alive
 
 
+# Set below an awaited call. A further call from there gets a loop of its own: on the shared one, calls
+# that wait for each other from different loops could never end.
+_below_awaited: contextvars.ContextVar[bool] = contextvars.ContextVar(
+    "skynet_adapters_below_awaited", default=False
+)
+
+
 class _AsyncCall(_Outcome[T]):
     def __init__(self, awaitable: Awaitable[T]) -> None:
         super().__init__()
@@ -148,48 +157,52 @@ class _AsyncCall(_Outcome[T]):
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         self._begun = threading.Event()
-        self._loop: asyncio.AbstractEventLoop | None = None  # the one loop that may begin it
+        self._withdrawn = False
+        self._loop: asyncio.AbstractEventLoop | None = None  # the one that may begin it, or has begun it
         self._task: asyncio.Task[None] | None = None
 
     def run(self, seconds: float | None) -> T:
         end = None if seconds is None else time.monotonic() + seconds
-        patience = _LOOP_PATIENCE_SECONDS if seconds is None else min(_LOOP_PATIENCE_SECONDS, seconds / 2)
-        here = _loop_of_this_thread()
-        loop = _background_loop(avoid=here)
-        self._assign(loop)
-        if not self._begun.wait(patience):  # something blocks that loop
-            self._assign(_background_loop(avoid=here, blocked=loop))
         try:
+            if _below_awaited.get():
+                self._start_own_loop()
+            else:
+                self._offer(_background_loop())
+                patience = _LOOP_PATIENCE_SECONDS if seconds is None else seconds / 2
+                if not self._begun.wait(min(patience, _LOOP_PATIENCE_SECONDS)):  # something blocks it
+                    self._offer(_background_loop(blocked=self._loop))
             self.wait(None if end is None else end - time.monotonic())
         except BaseException:
             self._withdraw()
             raise
         return self.outcome()
 
-    def _assign(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _start_own_loop(self) -> None:
+        run = functools.partial(self._context.run, asyncio.run, self._settle())
+        threading.Thread(target=run, name="skynet-adapters-own-loop", daemon=True).start()
+
+    def _offer(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             if self._begun.is_set():
                 return
             self._loop = loop
-        loop.call_soon_threadsafe(self._begin, loop)
+        loop.call_soon_threadsafe(self._accept, loop)
 
-    def _begin(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             if self._loop is not loop or self._begun.is_set():
-                return  # moved to another loop, or withdrawn
+                return  # it was offered to another one meanwhile, or withdrawn
             self._begun.set()
         self._task = loop.create_task(self._settle(), context=self._context)
 
-    def _withdraw(self) -> None:
-        with self._lock:
-            loop = self._loop
-            self._loop = None
-        if loop is not None and self._begun.is_set():
-            loop.call_soon_threadsafe(self._cancel)
-        elif asyncio.iscoroutine(self._awaitable):
-            self._awaitable.close()  # never begun: spare the user asyncio's "never awaited"
-
     async def _settle(self) -> None:
+        with self._lock:
+            self._begun.set()
+            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+            if self._withdrawn:
+                self._close()
+                return
+        _below_awaited.set(True)
         try:
             self._result = await self._awaitable
         except BaseException as error:  # SystemExit would end the loop for everybody
@@ -197,52 +210,38 @@ class _AsyncCall(_Outcome[T]):
         finally:
             self._done.release()
 
-    def _cancel(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
+    def _withdraw(self) -> None:
+        with self._lock:
+            self._withdrawn = True
+            if self._loop is not None and self._task is not None:
+                self._loop.call_soon_threadsafe(self._task.cancel)
+            elif not self._begun.is_set():
+                self._loop = None  # no loop may begin it any more
+                self._close()
+
+    def _close(self) -> None:
+        if asyncio.iscoroutine(self._awaitable):
+            self._awaitable.close()  # spare the user asyncio's "was never awaited"
 
 
 _loop_lock = threading.Lock()
-_loops: list[asyncio.AbstractEventLoop] = []  # the first one serves
+_loop: asyncio.AbstractEventLoop | None = None
 
 
-def _loop_of_this_thread() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
-
-
-def _background_loop(
-    avoid: asyncio.AbstractEventLoop | None, blocked: asyncio.AbstractEventLoop | None = None
-) -> asyncio.AbstractEventLoop:
-    """Give the loop that serves, or another one.
-
-    Args:
-        avoid: This thread's own loop, which cannot serve a call that this thread waits for.
-        blocked: A loop that did not begin a call; all others are asked before it from now on.
-
-    Returns:
-        A running loop.
-    """
+def _background_loop(blocked: asyncio.AbstractEventLoop | None = None) -> asyncio.AbstractEventLoop:
+    """Give the loop that serves; a new one takes over when that is `blocked`."""
+    global _loop
     with _loop_lock:
-        if blocked is not None:
-            _loops.remove(blocked)
-            _loops.append(blocked)
-        for loop in _loops:
-            if loop is not avoid and loop is not blocked:
-                return loop
-        loop = asyncio.new_event_loop()
-        threading.Thread(target=loop.run_forever, name="skynet-adapters-loop", daemon=True).start()
-        _loops.insert(0, loop)
-        return loop
+        if _loop is None or _loop is blocked:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="skynet-adapters-loop", daemon=True).start()
+        return _loop
 
 
 def _forget_threads() -> None:
-    global _loop_lock
+    global _loop, _loop_lock
     _helpers.clear()
-    _loops.clear()
-    _loop_lock = threading.Lock()
+    _loop, _loop_lock = None, threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's threads

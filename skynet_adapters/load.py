@@ -51,7 +51,8 @@ _DECIDING_OPTIONS = ("score_range", "score_names", "failure_score", "max_feedbac
 
 
 def _parts(thing: Any, seen: _Seen) -> Iterator[bytes]:
-    if thing is None or id(thing) in seen:
+    if id(thing) in seen:
+        yield f"met {list(seen).index(id(thing))}".encode()
         return
     seen[id(thing)] = thing
     if isinstance(thing, Metric):
@@ -75,7 +76,8 @@ def _parts(thing: Any, seen: _Seen) -> Iterator[bytes]:
                 yield b"empty cell"
         yield from _files(thing.__code__.co_filename)
     else:
-        yield from _parts(getattr(thing, "__wrapped__", None), seen)  # what a cache stands around
+        if hasattr(thing, "__wrapped__"):  # what a cache stands around
+            yield from _parts(thing.__wrapped__, seen)
         if inspect.isfunction(type(thing).__call__):
             yield from _parts(type(thing).__call__, seen)
         yield from _state(thing, seen)
@@ -87,15 +89,20 @@ def _value(value: Any, seen: _Seen) -> Iterator[bytes]:
     kind: Any = cast("Any", type)(value)
     if key is not None:
         yield key
-    elif issubclass(kind, dict):
-        yield from _items(kind, value.items(), seen)
-    elif issubclass(kind, list | tuple):
-        yield from _items(kind, value, seen)
     elif callable(value):
         yield from _parts(value, seen)
-    elif id(value) not in seen:
+    elif id(value) in seen:
+        yield f"met {list(seen).index(id(value))}".encode()
+    else:
         seen[id(value)] = value
-        yield from _state(value, seen)
+        if issubclass(kind, dict):
+            yield from _items(kind, value.items(), seen)
+        elif issubclass(kind, list | tuple):
+            yield from _items(kind, value, seen)
+        elif issubclass(kind, set | frozenset):
+            yield from sorted(b"".join(_value(item, dict(seen))) for item in value)
+        else:
+            yield from _state(value, seen)
 
 
 def _items(kind: Any, items: Iterable[Any], seen: _Seen) -> Iterator[bytes]:

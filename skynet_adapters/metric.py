@@ -1,11 +1,13 @@
 """`Metric`: the one place where a user's `score` is called."""
 
+import contextlib
 import copy
 import functools
 import inspect
 import json
 import linecache
 import logging
+import math
 import operator
 import re
 import threading
@@ -108,14 +110,17 @@ class Failures:
         (1, ['MetricReturnError'])
     """
 
-    def __init__(self, metric: "Metric") -> None:
-        self._metric = weakref.ref(metric)
+    def __init__(self, metric: "Metric | None" = None) -> None:
+        self._metric = None if metric is None else weakref.ref(metric)
         self._kept: list[Failure] = []
         self._count = 0
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
-        return operator.attrgetter("failures"), (self._metric(),)  # those of the metric's copy, none yet
+        metric = None if self._metric is None else self._metric()
+        if metric is None:
+            return Failures, ()
+        return operator.attrgetter("failures"), (metric,)  # those of the metric's copy, none yet
 
     def __len__(self) -> int:
         return self._count
@@ -210,9 +215,9 @@ class Metric:
             self.__setstate__(score.__getstate__())
             return
         self.score = score
-        self.name = function_name(score) if name is None else name
+        self.name = function_name(score) if name is None else _checked_name(name)
         self._options: dict[str, Any] = {
-            "name": name,
+            "name": self.name,
             "score_range": _checked_range(score_range),
             "score_names": None if score_names is None else _checked_names(score_names),
             "failure_score": _checked_number("failure_score", failure_score),
@@ -221,7 +226,7 @@ class Metric:
             "timeout": _checked_timeout(timeout),
             "stop_after": _checked_count("stop_after", stop_after),
             "max_failures_in_a_row": _checked_count("max_failures_in_a_row", max_failures_in_a_row),
-            "copy_inputs": copy_inputs,
+            "copy_inputs": _checked_flag("copy_inputs", copy_inputs),
             "max_feedback_chars": _checked_count("max_feedback_chars", max_feedback_chars, at_least=100),
         }
         self._start(_caller(score, self.name))
@@ -258,8 +263,7 @@ class Metric:
 
     def __getstate__(self) -> dict[str, Any]:
         """Keep function and options; locks, memories and counters stay behind."""
-        # The name may come from the function's file, which a copy elsewhere does not know.
-        return {"score": self.score, "options": {**self._options, "name": self.name}}
+        return {"score": self.score, "options": dict(self._options)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Make a metric that has judged nothing yet."""
@@ -351,7 +355,10 @@ class Metric:
             if fresh and not again and (rollout is None or self.recall(*rollout) is None):
                 answer = rollout[1] if rollout is not None else None
                 self._count_failure(
-                    input, expected, lambda: _perfect_outputs(output, expected, perfect, answer)
+                    input,
+                    expected,
+                    str(score.error),
+                    lambda: _perfect_outputs(output, expected, perfect, answer),
                 )
         if rollout is not None and self._rollouts is not None:
             self._rollouts.put(rollout[0], rollout[1], score)
@@ -389,7 +396,7 @@ class Metric:
         score = self._failed(MetricError(clean_text(f"metric {self.name!r}: {why}", self._limit)))
         self._record(input, score)
         if not again and self.recall(*rollout) is None:
-            self._count_failure(input, None, list)
+            self._count_failure(input, None, str(score.error), list)
         if self._rollouts is not None:
             self._rollouts.put(rollout[0], rollout[1], score)
         return score
@@ -553,12 +560,12 @@ class Metric:
 
     def _record(self, input: object, score: Score) -> None:
         failure = Failure(shown(input, with_type=False), str(score.error), type(score.error).__name__)
-        self._last_failure = failure.text
         if self.failures.add(failure) == 1:
             _log.warning("%s. Further failures are counted in `failures` of the metric.", failure.text)
 
-    def _count_failure(self, input: Any, expected: Any, perfect: Callable[[], list[Any]]) -> None:
+    def _count_failure(self, input: Any, expected: Any, text: str, perfect: Callable[[], list[Any]]) -> None:
         with self._lock:
+            self._last_failure = text
             self._row += 1
             if self._succeeded:
                 return
@@ -689,7 +696,7 @@ def _caller(score: Any, name: str) -> _Ask:
 
 
 def _is_async(score: Any) -> bool:
-    function = inspect.unwrap(score)
+    function = score  # not unwrapped: a plain function around an async one may run it itself
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_method(function))
@@ -727,7 +734,8 @@ def _perfect_outputs(
         if all(value is not other for other in found):
             found.append(value)
         if isinstance(output, str) and not isinstance(value, str):
-            found.append(json.dumps(value, ensure_ascii=False, default=str))
+            with contextlib.suppress(Exception):  # what JSON cannot hold, no text output holds
+                found.append(json.dumps(value, ensure_ascii=False, default=str))
     return found
 
 
@@ -811,13 +819,26 @@ def _closing_warning(name: str, failures: Failures) -> None:
 
 
 def _option_error(option: str, value: object, mend: str) -> DefinitionError:
-    return DefinitionError(f"{option}={value!r} cannot be used: {mend}")
+    return DefinitionError(f"{option}={shown(value, with_type=False)} cannot be used: {mend}")
 
 
 def _checked_number(option: str, value: object) -> float:
-    if isinstance(value, int | float) and value == value and abs(value) != float("inf"):
-        return float(value)
+    with contextlib.suppress(OverflowError):
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
     raise _option_error(option, value, "it must be a finite number")
+
+
+def _checked_name(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _option_error("name", value, "it must be a text")
+    return value
+
+
+def _checked_flag(option: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _option_error(option, value, "it must be True or False")
+    return value
 
 
 def _checked_range(value: Any) -> tuple[float, float] | None:
@@ -844,8 +865,11 @@ def _checked_threshold(value: object, score_range: object) -> float | None:
 
 
 def _checked_names(value: Any) -> tuple[str, ...]:
-    names: tuple[Any, ...] = (value,) if isinstance(value, str) else tuple(value)
-    if isinstance(value, str) or not names or not all(isinstance(name, str) for name in names):
+    try:
+        names = () if isinstance(value, str) else tuple(value)
+    except TypeError:
+        names = ()
+    if not names or not all(isinstance(name, str) for name in names):
         raise _option_error("score_names", value, 'it must be a list of names, such as ["format", "facts"]')
     return names
 
@@ -856,13 +880,16 @@ def _checked_memo(value: Any) -> Literal["rollout", "content"] | None:
     return value
 
 
-def _checked_timeout(value: object) -> float | None:
+def _checked_timeout(value: Any) -> float | None:
     if value is None:
         return None
-    seconds = _checked_number("timeout", value)
-    if not 0.0 < seconds <= MAX_TIMEOUT_SECONDS:
-        raise _option_error("timeout", value, "it is in seconds, above 0 and at most 600; None for no limit")
-    return seconds
+    if not isinstance(value, int | float) or not 0.0 < value <= MAX_TIMEOUT_SECONDS:
+        raise _option_error(
+            "timeout",
+            value,
+            "it must be a finite number of seconds, above 0 and at most 600; None for no limit",
+        )
+    return float(value)
 
 
 def _checked_count(option: str, value: object, at_least: int = 1) -> int | None:

@@ -250,7 +250,9 @@ def _normalised(name: str, value: float, score_range: tuple[float, float]) -> fl
             f"metric {name!r} returned {value:g}, outside its score_range=({low:g}, {high:g}); "
             "widen score_range or mend the metric"
         )
-    return (value / 2 - low / 2) / (high / 2 - low / 2)  # halves, since the full width may overflow
+    if math.isinf(high - low):  # the range is wider than any float
+        low, high, value = low / 2, high / 2, value / 2
+    return (value - low) / (high - low)
 
 
 def _named_scores(name: str, scores: object, allowed: Iterable[str] | None) -> dict[str, float]:

@@ -1,0 +1,489 @@
+"""Calls that are waited for no longer than allowed, on helper threads and on the background loop."""
+
+import asyncio
+import contextvars
+import gc
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from skynet_adapters.deadline import DeadlineExceededError, call_within, wait_within
+
+PATIENCE = 30.0  # a bound for what ought to take milliseconds, on any machine
+SOON = 10.0  # a bound for what is given up after a fraction of a second
+
+variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """What hangs in a test hangs until this is set, a minute at most."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def eventually(condition: Callable[[], Any]) -> bool:
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        gc.collect()
+        time.sleep(0.01)
+    return True
+
+
+def run_script(script: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=120
+    )
+
+
+# --- call_within ---------------------------------------------------------------------------------
+
+
+def test_a_call_gives_what_the_function_returned():
+    thing = object()
+    assert call_within(PATIENCE, lambda: thing) is thing
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError(), GeneratorExit()]
+)
+def test_whatever_the_function_raises_is_raised_here(error):
+    def fail() -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        call_within(PATIENCE, fail)
+    assert caught.value is error
+    assert "fail" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
+def test_the_next_call_works_after_one_that_raised():
+    with pytest.raises(SystemExit):
+        call_within(PATIENCE, lambda: sys.exit(3))
+    assert call_within(PATIENCE, lambda: 1) == 1
+
+
+def test_a_call_that_hangs_is_given_up_while_it_still_hangs(released):
+    begun = time.monotonic()
+    with pytest.raises(DeadlineExceededError):
+        call_within(0.3, lambda: released.wait(60))
+    assert time.monotonic() - begun < SOON
+    assert not released.is_set()
+
+
+def test_a_deadline_is_told_from_a_time_out_inside_the_call():
+    def fail() -> None:
+        raise TimeoutError("the server's own")
+
+    with pytest.raises(TimeoutError, match="the server's own") as caught:
+        call_within(PATIENCE, fail)
+    assert not isinstance(caught.value, DeadlineExceededError)
+
+
+def test_a_deadline_is_a_time_out_for_those_who_catch_one(released):
+    with pytest.raises(TimeoutError):
+        call_within(0.05, lambda: released.wait(60))
+
+
+def test_the_function_runs_on_a_daemon_thread_that_is_not_the_callers():
+    thread = call_within(PATIENCE, threading.current_thread)
+    assert thread is not threading.current_thread()
+    assert thread.daemon
+
+
+def test_the_function_sees_the_callers_context_and_cannot_change_it():
+    token = variable.set("the caller's")
+    try:
+
+        def look() -> str:
+            seen = variable.get()
+            variable.set("the function's")
+            return seen
+
+        assert call_within(PATIENCE, look) == "the caller's"
+        assert variable.get() == "the caller's"
+    finally:
+        variable.reset(token)
+    assert call_within(PATIENCE, variable.get) == "unset"
+
+
+def test_calls_one_after_another_use_one_helper():
+    call_within(PATIENCE, int)
+    before = threading.active_count()
+    threads = {call_within(PATIENCE, threading.get_ident) for _ in range(200)}
+    assert len(threads) <= 2
+    assert threading.active_count() <= before
+
+
+def test_calls_at_once_use_no_more_helpers_than_there_are_callers():
+    before = threading.active_count()
+
+    def many(_: int) -> None:
+        for _ in range(50):
+            call_within(PATIENCE, int)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(many, range(8)))
+    assert threading.active_count() - before <= 8
+
+
+def test_a_call_inside_a_call_works():
+    assert call_within(PATIENCE, lambda: call_within(PATIENCE, lambda: call_within(PATIENCE, int))) == 0
+
+
+def test_an_abandoned_helper_takes_no_further_call_and_ends_with_its_own(released):
+    hanging: list[threading.Thread] = []
+
+    def hang() -> None:
+        hanging.append(threading.current_thread())
+        released.wait(60)
+
+    with pytest.raises(DeadlineExceededError):
+        call_within(1.0, hang)
+    assert hanging[0].is_alive()
+    assert hanging[0] not in {call_within(PATIENCE, threading.current_thread) for _ in range(20)}
+    released.set()
+    hanging[0].join(PATIENCE)
+    assert not hanging[0].is_alive()
+
+
+class Thing:
+    """Something that can be held weakly."""
+
+
+def test_an_idle_helper_keeps_nothing_of_its_last_call_alive():
+    thing = Thing()
+    gone = weakref.ref(thing)
+    assert call_within(PATIENCE, lambda thing=thing: thing) is thing
+    del thing
+    assert eventually(lambda: gone() is None)
+
+
+def test_a_call_that_raised_keeps_nothing_alive():
+    def fail(thing: Thing) -> None:
+        raise ValueError(thing)
+
+    thing = Thing()
+    gone = weakref.ref(thing)
+    with pytest.raises(ValueError, match="Thing"):
+        call_within(PATIENCE, lambda thing=thing: fail(thing))
+    del thing
+    assert eventually(lambda: gone() is None)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_control_c_ends_the_waiting():
+    done = run_script(
+        """
+        import signal, threading, time
+        from skynet_adapters.deadline import call_within, wait_within
+        import asyncio
+
+        main = threading.get_ident()
+        call = lambda: call_within(60, lambda: time.sleep(60))
+        coroutine = lambda: wait_within(60, asyncio.sleep(60))
+        for wait in (call, coroutine):
+            threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
+            begun = time.monotonic()
+            try:
+                wait()
+            except KeyboardInterrupt:
+                print("interrupted", time.monotonic() - begun < 30)
+        print("after", call_within(30, lambda: 1))
+        """
+    )
+    assert done.stdout.split("\n")[:3] == ["interrupted True", "interrupted True", "after 1"], done.stderr
+    assert done.returncode == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_forked_child_has_helpers_and_a_loop_of_its_own():
+    done = run_script(
+        """
+        import asyncio, os, warnings
+        from skynet_adapters.deadline import call_within, wait_within
+
+        async def answer():
+            await asyncio.sleep(0)
+            return 42
+
+        warnings.simplefilter("ignore")
+        assert call_within(30, lambda: 1) == 1
+        assert wait_within(30, answer()) == 42
+        child = os.fork()
+        if child == 0:
+            fine = call_within(30, lambda: 1) == 1 and wait_within(30, answer()) == 42
+            os._exit(0 if fine else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert call_within(30, lambda: 1) == 1 and wait_within(30, answer()) == 42
+        print("fine")
+        """
+    )
+    assert done.stdout.strip() == "fine", done.stderr
+    assert done.returncode == 0
+
+
+# --- wait_within ---------------------------------------------------------------------------------
+
+
+async def give(value: Any) -> Any:
+    await asyncio.sleep(0)
+    return value
+
+
+async def loop_and_thread() -> tuple[asyncio.AbstractEventLoop, int]:
+    return asyncio.get_running_loop(), threading.get_ident()
+
+
+@pytest.mark.parametrize("seconds", [PATIENCE, None])
+def test_waiting_gives_what_the_coroutine_returned(seconds):
+    thing = object()
+    assert wait_within(seconds, give(thing)) is thing
+
+
+class Later:
+    def __await__(self) -> Any:
+        yield from asyncio.sleep(0).__await__()
+        return "later"
+
+
+def test_any_awaitable_can_be_waited_for():
+    assert wait_within(PATIENCE, Later()) == "later"
+
+
+@pytest.mark.parametrize(
+    "error", [ValueError("no"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()]
+)
+def test_whatever_the_coroutine_raises_is_raised_here_and_the_loop_lives_on(error):
+    async def fail() -> None:
+        raise error
+
+    before = wait_within(PATIENCE, loop_and_thread())
+    with pytest.raises(type(error)) as caught:
+        wait_within(PATIENCE, fail())
+    assert caught.value is error
+    assert wait_within(PATIENCE, loop_and_thread()) == before
+
+
+def test_one_loop_on_one_thread_serves_callers_of_all_threads():
+    def many(_: int) -> set[Any]:
+        return {wait_within(PATIENCE, loop_and_thread()) for _ in range(20)}
+
+    with ThreadPoolExecutor(8) as pool:
+        seen = set().union(*pool.map(many, range(8)))
+    assert len(seen) == 1
+    assert next(iter(seen))[1] != threading.get_ident()
+
+
+def test_coroutines_of_several_callers_run_side_by_side():
+    arrived = [0]
+    all_here = asyncio.Event()
+
+    async def meet() -> str:
+        arrived[0] += 1
+        if arrived[0] == 8:
+            all_here.set()
+        await all_here.wait()
+        return "met"
+
+    with ThreadPoolExecutor(8) as pool:
+        waits = [pool.submit(wait_within, PATIENCE, meet()) for _ in range(8)]
+        assert [wait.result(PATIENCE) for wait in waits] == ["met"] * 8
+
+
+def test_the_coroutine_sees_the_callers_context_and_cannot_change_it():
+    async def look() -> str:
+        seen = variable.get()
+        variable.set("the coroutine's")
+        return seen
+
+    token = variable.set("the caller's")
+    try:
+        assert wait_within(PATIENCE, look()) == "the caller's"
+        assert variable.get() == "the caller's"
+    finally:
+        variable.reset(token)
+    assert wait_within(PATIENCE, look()) == "unset"
+
+
+def test_a_coroutine_that_hangs_is_given_up_and_cancelled():
+    cancelled = threading.Event()
+
+    async def hang() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cancelled.set()
+
+    begun = time.monotonic()
+    with pytest.raises(DeadlineExceededError):
+        wait_within(0.5, hang())
+    assert time.monotonic() - begun < SOON
+    assert cancelled.wait(PATIENCE)
+    assert wait_within(PATIENCE, give(1)) == 1
+
+
+def test_a_time_out_inside_the_coroutine_is_told_from_the_deadline():
+    async def hang() -> None:
+        await asyncio.wait_for(asyncio.sleep(60), 0.05)
+
+    with pytest.raises(TimeoutError) as caught:
+        wait_within(PATIENCE, hang())
+    assert not isinstance(caught.value, DeadlineExceededError)
+
+
+def test_waiting_works_inside_a_running_loop():
+    async def main() -> Any:
+        return wait_within(PATIENCE, give("inside"))
+
+    assert asyncio.run(main()) == "inside"
+
+
+def test_a_loop_that_is_blocked_by_one_coroutine_is_left_for_a_new_one(released):
+    blocking = threading.Event()
+
+    async def block() -> str:
+        blocking.set()
+        released.wait(60)  # as a synchronous client in an async metric does
+        return "done"
+
+    old = wait_within(PATIENCE, loop_and_thread())
+    with ThreadPoolExecutor(1) as pool:
+        blocked = pool.submit(wait_within, 60.0, block())
+        assert blocking.wait(PATIENCE)
+        begun = time.monotonic()
+        new = wait_within(20.0, loop_and_thread())
+        assert time.monotonic() - begun < 20.0
+        assert not released.is_set()
+        assert new != old
+        # The new loop serves whoever comes next, at once.
+        assert wait_within(PATIENCE, loop_and_thread()) == new
+        released.set()
+        assert blocked.result(PATIENCE) == "done"
+    assert wait_within(PATIENCE, loop_and_thread()) == new
+
+
+def test_a_coroutine_that_moved_to_a_new_loop_runs_once(released):
+    blocking = threading.Event()
+    runs: list[int] = []
+
+    async def block() -> None:
+        blocking.set()
+        released.wait(60)
+
+    async def count() -> int:
+        runs.append(1)
+        return len(runs)
+
+    with ThreadPoolExecutor(1) as pool:
+        blocked = pool.submit(wait_within, 60.0, block())
+        assert blocking.wait(PATIENCE)
+        assert wait_within(20.0, count()) == 1
+        released.set()
+        blocked.result(PATIENCE)
+    time.sleep(0.1)  # time in which the first loop could begin it once more
+    assert runs == [1]
+
+
+def test_a_coroutine_that_never_began_is_closed_without_a_warning(released, monkeypatch):
+    blocking = [threading.Event(), threading.Event()]
+    ran: list[int] = []
+
+    async def block(number: int) -> None:
+        blocking[number].set()
+        released.wait(60)
+
+    async def never() -> None:
+        ran.append(1)
+
+    with ThreadPoolExecutor(3) as pool, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        blocked = [pool.submit(wait_within, 60.0, block(0))]
+        assert blocking[0].wait(PATIENCE)
+        # It waits for the first loop for 4 s; by then the loop that it moves to is blocked as well.
+        unlucky = pool.submit(wait_within, 8.0, never())
+        time.sleep(0.5)
+        monkeypatch.setattr("skynet_adapters.deadline._LOOP_PATIENCE_SECONDS", 0.1)
+        blocked.append(pool.submit(wait_within, 60.0, block(1)))
+        assert blocking[1].wait(PATIENCE)
+        with pytest.raises(DeadlineExceededError):
+            unlucky.result(PATIENCE)
+        del unlucky
+        released.set()
+        for one in blocked:
+            one.result(PATIENCE)
+        gc.collect()
+    assert ran == []
+    assert [str(warning.message) for warning in caught if "never awaited" in str(warning.message)] == []
+
+
+def test_waiting_from_the_loop_thread_itself_does_not_deadlock():
+    async def outer() -> Any:
+        return wait_within(PATIENCE, give("nested")), threading.get_ident()
+
+    value, thread = wait_within(PATIENCE, outer())
+    assert value == "nested"
+    assert thread != threading.get_ident()
+
+
+def test_waiting_three_deep_from_loop_threads_does_not_deadlock():
+    async def third() -> str:
+        return "three deep"
+
+    async def second() -> str:
+        return wait_within(PATIENCE, third())
+
+    async def first() -> str:
+        return wait_within(PATIENCE, second())
+
+    assert wait_within(PATIENCE, first()) == "three deep"
+
+
+def test_waiting_three_deep_from_several_threads_does_not_stall():
+    async def third() -> str:
+        await asyncio.sleep(0.001)
+        return "three deep"
+
+    async def second() -> str:
+        return wait_within(SOON, third())
+
+    async def first() -> str:
+        return wait_within(SOON, second())
+
+    begun = time.monotonic()
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(lambda _: wait_within(SOON, first()), range(12))) == {"three deep"}
+    # Milliseconds, unless one waits for a loop that another blocks until its patience ends.
+    assert time.monotonic() - begun < SOON
+
+
+def test_waiting_from_the_loop_thread_again_and_again_does_not_pile_up_threads():
+    async def outer() -> Any:
+        return wait_within(SOON, give("nested"))
+
+    before = threading.active_count()
+    for _ in range(50):
+        assert wait_within(SOON, outer()) == "nested"
+    assert threading.active_count() - before < 10
+
+
+def test_a_finished_coroutine_keeps_nothing_alive():
+    thing = Thing()
+    gone = weakref.ref(thing)
+    assert wait_within(PATIENCE, give(thing)) is thing
+    del thing
+    assert eventually(lambda: gone() is None)
