@@ -189,6 +189,10 @@ def split(
         # random.Random(None) would shuffle differently each time and say nothing.
         raise DataError(f"split: seed={seed!r} is not a whole number. Give one, such as seed=0.")
     shares = _check_shares({"train": train, "val": val, "test": test})
+    if isinstance(cases, str | os.PathLike):
+        raise DataError(
+            f"split: {str(cases)!r} is a path. Give the cases in it: split(load_cases({str(cases)!r}))."
+        )
     everything = list(cases)
     sizes = _part_sizes(len(everything), shares)
     labels = _labels(everything, by)

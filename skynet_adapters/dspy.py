@@ -4,6 +4,8 @@
 Built around dspy 3.4.1. Where a line answers one of its quirks, a comment names it.
 """
 
+import contextlib
+import difflib
 import functools
 import inspect
 import operator
@@ -17,7 +19,7 @@ from dspy.dsp.utils.settings import thread_local_overrides
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
 from dspy.utils.parallelizer import ParallelExecutor
 
-from .cases import Case
+from .cases import Case, Split
 from .errors import DataError, DefinitionError, MetricBroken, MetricReturnError
 from .feedback_score import FeedbackScore, feedback_score
 from .metric import Failures, Metric, MetricOptions, ScoreFunction, as_metric, function_name, isolations
@@ -86,8 +88,8 @@ def as_dspy_metric(
         expected: What of the example is expected: a name or a list of names (a dict comes in both
             cases), or a function of the example. `None`: a dict of the fields that are no inputs,
             or `None` when there are none.
-        metric_lm: The `dspy.LM` that model calls inside `score` go to. `None`: the one that is set
-            where the metric runs, which is the teacher's while demos are bootstrapped.
+        metric_lm: The `dspy.LM`, or its name, that model calls inside `score` go to. `None`: the one
+            that is set where the metric runs, which is the teacher's while demos are bootstrapped.
         **options: Those of `Metric`; none are allowed beside a `Metric`.
 
     Returns:
@@ -187,6 +189,11 @@ def as_dspy_reward(
 
 
 def _as_metric(score: Any, options: MetricOptions) -> Metric:
+    judge = _judge_of(score)
+    if judge is not None:
+        if not judge.is_plain:
+            raise DefinitionError(f"{score.__name__!r} is a DSPy metric already; pass it to DSPy as it is")
+        score = judge.metric
     if isinstance(score, dspy.Module):  # its signature, `*args, **kwargs`, would pass for any
         raise DefinitionError(
             f"{function_name(score)!r} is a dspy.Module; pass from_dspy_metric({function_name(score)}())"
@@ -256,25 +263,31 @@ def from_dspy_metric(metric: Any, *, output: str | None = None) -> ScoreFunction
         >>> value, info["feedback"]
         (False, "The metric 'answer_exact_match' gave False. Expected {'answer': '4'}, got '5'.")
     """
-    made_here = getattr(metric, "__code__", None) in _MADE_HERE
-    return metric.metric if made_here else _DspyScore(metric, output)
+    judge = _judge_of(metric)
+    if judge is None:
+        return _DspyScore(metric, output)
+    if output is not None:
+        raise DefinitionError(
+            f"{metric.__name__!r} says itself which field it judges; give output= to as_dspy_metric instead"
+        )
+    # With fields or a model of its own, its `Metric` alone would judge something else.
+    return judge.metric if judge.is_plain else _DspyScore(metric, None)
 
 
-# The functions that `as_dspy_metric` and `as_dspy_reward` make are known by their code: a user's
-# wrapper has all their attributes through `functools.wraps`, and an unpickled copy is another object.
-_MADE_HERE = frozenset(
-    constant
-    for maker in (as_dspy_metric, as_dspy_reward)
-    for constant in maker.__code__.co_consts
-    if inspect.iscode(constant)
-)
+def _judge_of(metric: Any) -> "_Judge | None":
+    """Find what stands behind a function that was made here; a user's wrapper around one has none."""
+    for cell in getattr(metric, "__closure__", None) or ():
+        with contextlib.suppress(ValueError):  # a cell that is not filled yet
+            if isinstance(cell.cell_contents, _Judge):
+                return cell.cell_contents
+    return None
 
 
 class _DspyScore:
     """A DSPy metric as `score`."""
 
     def __init__(self, metric: Any, output: str | None) -> None:
-        if not callable(metric):
+        if not callable(metric) or isinstance(metric, type):
             raise DefinitionError(
                 f"a DSPy metric is a function metric(example, pred, trace=None); got {shown(metric)}"
             )
@@ -294,7 +307,7 @@ class _DspyScore:
         returned = self.metric(gold, self._prediction(output, labels), *self._nones)
         fields = _result_fields(returned)
         number = fields.pop("score", None)
-        if number is None or isinstance(number, str):
+        if number is None or isinstance(number, str | tuple | list):
             raise MetricReturnError(
                 f"the DSPy metric {self.__name__!r} returned {shown(returned)}; it has to return a number, a "
                 'bool or dspy.Prediction(score=0.8, feedback="Close. Missing the date.")'
@@ -303,7 +316,8 @@ class _DspyScore:
         if feedback is None or feedback == "":
             answer = _fields_of(output) if isinstance(output, dspy.Prediction) else output
             wanted, given = (shown(value, with_type=False) for value in (expected, answer))
-            feedback = f"The metric {self.__name__!r} gave {number}. Expected {wanted}, got {given}."
+            told = f"Got {given}." if expected is None else f"Expected {wanted}, got {given}."
+            feedback = f"The metric {self.__name__!r} gave {number}. {told}"
         if "scores" in fields:  # a field of the user's own, whatever it holds
             fields["other scores"] = fields.pop("scores")
         scores = fields.pop("objective_scores", None)
@@ -358,8 +372,13 @@ class _Judge:
         # A metric that was DSPy's reads what it likes of the prediction.
         self._output = _itself if output is None and isinstance(metric.score, _DspyScore) else output
         self._expected = expected
-        self._metric_lm = metric_lm
+        self._metric_lm = dspy.LM(metric_lm) if isinstance(metric_lm, str) else metric_lm
         self._shape: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether there is nothing to it but the metric."""
+        return self._output is None and self._expected is None and self._metric_lm is None
 
     def __call__(self, gold: Any, pred: Any, pred_name: str | None) -> FeedbackScore:
         metric = self.metric
@@ -373,7 +392,25 @@ class _Judge:
                 if reason is not None:
                     _cancel_queued_work()
                     raise MetricBroken(reason)
+        if asks_again and "component_feedback" in score.info:
+            pred_name = self._component(score.info["component_feedback"], pred_name)
         return feedback_score(score, pred_name, metric.success_threshold, metric)
+
+    def _component(self, texts: Mapping[str, str], asked: str) -> str:
+        """Find the key that means the predictor; `reply` may stand for `reply.predict`, a ChainOfThought."""
+        short = asked.removesuffix(".predict")
+        if asked in texts or short in texts:
+            return asked if asked in texts else short
+        for near in difflib.get_close_matches(asked, texts, n=1, cutoff=0.7):
+            self.metric.warn_once(
+                f"component {near}",
+                "metric %r gave component_feedback for %r, and there is a predictor %r; did you mean that? "
+                "program.named_predictors() has the names.",
+                self.metric.name,
+                near,
+                asked,
+            )
+        return asked
 
     def reward(self, args: Any, pred: Any) -> FeedbackScore:
         metric = self.metric
@@ -405,25 +442,34 @@ class _Judge:
         metric = self.metric
         input, expected = _input_and_labels(gold)
         rollout = (gold, pred)
+        wrong = _wrong_case(gold)
+        if wrong is not None:
+            return metric.cannot_ask(input, wrong, rollout=rollout, again=again)
         if pred is None:
             return metric.program_failed(input, rollout=rollout)
         if isinstance(pred, FailedPrediction):
             said = f"Its answer could not be parsed: {pred.completion_text}"
             return metric.program_failed(input, said, rollout=rollout)
+        reader = "expected"
         try:
             if self._expected is not None:
                 expected = self._expected(gold)
+            reader = "output"
             output = self._answer(pred, expected) if self._output is None else self._output(pred)
-        except Exception as error:
-            why = str(error) if isinstance(error, DataError) else repr(error)
+        except (Exception, SystemExit) as error:
+            why = (
+                str(error)
+                if isinstance(error, DataError)
+                else f"the function given as {reader}= raised {error!r}"
+            )
             return metric.cannot_ask(input, why, rollout=rollout, again=again)
         if self._metric_lm is None:
             return metric.judge(input, output, expected, rollout=rollout, perfect=self._perfect, again=again)
         with dspy.context(lm=self._metric_lm):
             return metric.judge(input, output, expected, rollout=rollout, perfect=self._perfect, again=again)
 
-    def _answer(self, pred: Any, labels: Any) -> Any:
-        """Find what is judged."""
+    def _answer(self, pred: Any, labels: Any, note: bool = True) -> Any:
+        """Find what is judged; `note` says whether it is a case of the run."""
         if isinstance(pred, dspy.Prediction):
             fields: dict[str, Any] = _fields_of(pred)
         elif isinstance(pred, dict):
@@ -436,22 +482,23 @@ class _Judge:
             own = [name for name in fields if name not in _BESIDE_THE_ANSWER]
             shared = [name for name in own if name in labels] if type(labels) is dict else []
             if len(shared) != 1 and len(own) != 1:
-                self._note_shape("")
+                if note and self._shape != "":
+                    self._note_shape("")
                 return dict(fields)
             name = shared[0] if len(shared) == 1 else own[0]
-        if self._shape != name:
+        if note and self._shape != name:
             self._note_shape(name)
         return fields[name]
 
     def _perfect(self, pred: Any, labels: Any) -> Any:
         """Give the output of a prediction that has the expected values in its fields."""
-        fields = _fields_of(pred) if isinstance(pred, dspy.Prediction) else pred
-        right = dspy.Prediction({**fields, **labels})
-        return self._answer(right, labels) if self._output is None else self._output(right)
+        fields: dict[str, Any] = _fields_of(pred) if isinstance(pred, dspy.Prediction) else pred
+        right = dspy.Prediction({name: labels.get(name, value) for name, value in fields.items()})
+        return self._answer(right, labels, note=False) if self._output is None else self._output(right)
 
     def _note_shape(self, shape: str) -> None:
         before, self._shape = self._shape, shape
-        if before is not None and before != shape:
+        if before is not None:
             told = [f"the value of {name!r}" if name else "a dict of all fields" for name in (before, shape)]
             self.metric.warn_once(
                 "shape",
@@ -486,6 +533,16 @@ def _input_and_labels(gold: Any) -> tuple[dict[str, Any], dict[str, Any] | None]
 
 def _itself(pred: Any) -> Any:
     return pred
+
+
+def _wrong_case(gold: Any) -> str | None:
+    if isinstance(gold, dspy.Example):
+        if _input_keys(gold) is not None:
+            return None
+        return "the example has no inputs set; call .with_inputs(...) on it with the names of its inputs"
+    if isinstance(gold, Mapping):  # the keyword arguments that `BestOfN` and `Refine` give
+        return None
+    return f"it wants a dspy.Example and a prediction, and got {shown(gold)}; to_examples makes examples"
 
 
 def _reader(option: str, fields: Any, always_dict: bool = False) -> Callable[[Any], Any] | None:
@@ -552,7 +609,7 @@ class _DspyIsolation:
 
     def leave(self, token: Any) -> None:
         before, calls, metric = token
-        if calls:
+        if calls:  # asked about while the model that is set here is still the one they went to
             name = getattr(dspy.settings.lm, "model", None)
             if any(call.get("model") == name for call in calls):
                 metric.note_model(str(name))
@@ -585,8 +642,10 @@ def _cancel_queued_work() -> None:
     "Execution cancelled" in place of the fault's name, so only the workers may see it as set.
     """
     pool, _, number = threading.current_thread().name.rpartition("_")
+    if not number.isdigit():
+        return  # no thread of a pool: there is no queue
     frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    while frame is not None and number.isdigit():
+    while frame is not None:
         executor = frame.f_locals.get("self") if frame.f_code.co_name == "worker" else None
         if isinstance(executor, ParallelExecutor):
             executor.cancel_jobs = _SetForWorkers(f"{pool}_")
@@ -614,6 +673,13 @@ def to_examples(cases: Iterable[Case]) -> list[dspy.Example]:
         >>> example.inputs().toDict(), example.labels().toDict()
         ({'text': 'hi'}, {'label': 'greeting'})
     """
+    if isinstance(cases, str | Case | Mapping | Split):
+        mend = (
+            "one part, such as parts.train"
+            if isinstance(cases, Split)
+            else "a list of them, as from load_cases"
+        )
+        raise DataError(f"to_examples takes cases, and got {shown(cast('Any', cases))}; give it {mend}")
     return [_example(case) for case in cases]
 
 
@@ -665,6 +731,8 @@ def check_examples(examples: Sequence[dspy.Example], program: Any = None, *, exp
         skynet_adapters.errors.DataError: 1 example cannot be used.
         - example 1 has no inputs set; call .with_inputs("question", ...) on it (1 such example)
     """
+    if isinstance(program, str | type):
+        raise DataError(f"program={shown(program)} is no program; give a module, such as dspy.Predict(...)")
     if not len(examples):
         raise DataError("the data set is empty; there is nothing to evaluate or learn from")
     faults: dict[str, list[int]] = {}
@@ -752,7 +820,16 @@ def _forward(program: Any) -> Any:
         return None
 
 
-def _example(case: Case) -> dspy.Example:
+def _example(case: Any) -> dspy.Example:
+    if not isinstance(case, Case):
+        raise DataError(
+            f"to_examples takes cases, and got {shown(case)} among them; load_cases makes them of rows"
+        )
+    if not isinstance(case.input, Mapping) or not isinstance(case.expected, Mapping | None):  # pyright: ignore
+        raise DataError(
+            f"case {case.id!r}: input and expected are dicts of fields, and got {shown(case.input)} and "
+            f"{shown(case.expected)}; write them as Case(id, {{'question': ...}}, {{'answer': ...}})"
+        )
     labels = case.expected or {}
     both = [name for name in case.input if name in labels]
     if both:

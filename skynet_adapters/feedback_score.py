@@ -24,8 +24,8 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
     A `dspy.Prediction` (GEPA and SIMBA read score and feedback from one) that is also a dict (what
     JSON writers need) and counts as its number (`Evaluate` sums, optimisers compare). Its truth is
     `score >= success_threshold`, and always false where there is no judgement; such a result also
-    compares as less than every number, so that it reaches no threshold of an optimiser. Treat it as
-    a value: it is made anew for each call.
+    compares as less than every number, so that it reaches no threshold of an optimiser. It is made by
+    `as_dspy_metric` and `as_dspy_reward`, anew for each call, and not by hand.
 
     Fields:
         score: The number, a float.
@@ -40,6 +40,7 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
 
     _completions = None
     _lm_usage = None
+    _input_keys = None
 
     _origin: tuple[Score, float, Metric | None]  # the judgement, the threshold, what completes the names
 
@@ -63,18 +64,21 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
             if scores:
                 _dict.__setitem__(self, "objective_scores", scores)
 
+    def _read_names(self) -> None:
+        self._complete()
+        score, _, metric = self._origin
+        if metric is not None:
+            metric.names_are_read(failed=score.error is not None)
+
     def get(self, key: str, default: Any = None) -> Any:
         """Give a field, or `default`."""
         if key == "objective_scores":
-            self._complete()
-            score, _, metric = self._origin
-            if metric is not None and score.error is not None and not _dict.__contains__(self, key):
-                metric.warn_of_unknown_names()
+            self._read_names()
         return _dict.get(self, key, default)
 
     def __getitem__(self, key: str) -> Any:
         if key == "objective_scores":
-            self._complete()
+            self._read_names()
         return _dict.__getitem__(self, key)
 
     def __contains__(self, key: object) -> bool:
@@ -161,7 +165,7 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
         return hash(float(self))
 
     def __format__(self, spec: str) -> str:
-        return format(float(self), spec)
+        return format(float(self), spec or ".6g")  # without one, `Evaluate`'s table asks
 
     def __str__(self) -> str:
         return str(float(self))  # what a table or a CSV file shows

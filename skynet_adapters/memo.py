@@ -200,10 +200,12 @@ def _digest(value: Any) -> bytes:
         parts = [_digest(item) for item in value]
     elif kind in (set, frozenset):
         parts = sorted(_digest(item) for item in value)
-    elif dataclasses.is_dataclass(value):
-        parts = [_digest({item.name: getattr(value, item.name) for item in dataclasses.fields(value)})]
-    elif hasattr(value, "model_dump"):
-        parts = [_digest(value.model_dump())]
+    elif dataclasses.is_dataclass(kind):
+        fields = dataclasses.fields(kind)
+        parts = [_digest({item.name: getattr(value, item.name) for item in fields})]
+    elif hasattr(value, "model_dump"):  # not dumped: a field may be left out of that
+        hidden = (value.__pydantic_extra__, value.__pydantic_private__)
+        parts = [_digest([value.__dict__, *hidden])]
     elif hasattr(value, "toDict"):  # DSPy's examples and predictions
         parts = [_digest(value.toDict())]
     else:

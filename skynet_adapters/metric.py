@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import difflib
 import functools
 import inspect
 import json
@@ -14,6 +15,7 @@ import threading
 import time
 import traceback
 import weakref
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -39,6 +41,7 @@ _log = logging.getLogger("skynet_adapters")
 
 MAX_TIMEOUT_SECONDS = 600.0
 _KEPT_FAILURES = 1_000
+_NOTHING_YET: Any = object()
 
 # `score(input, output, expected=None)`; keyword names and arity are checked by `Metric`.
 ScoreFunction = Callable[..., Any]
@@ -102,6 +105,9 @@ class Failure:
 class Failures:
     """What went wrong so far: `len()` counts all, iteration gives the first 1,000.
 
+    Attributes:
+        kinds: How often each kind of `Failure` came.
+
     Example:
         >>> metric = Metric(lambda input, output: 0.5)
         >>> metric.score_case({"q": "?"}, "a").error is not None
@@ -114,6 +120,7 @@ class Failures:
         self._metric = None if metric is None else weakref.ref(metric)
         self._kept: list[Failure] = []
         self._count = 0
+        self.kinds: Counter[str] = Counter()
         self._lock = threading.Lock()
 
     def __reduce__(self) -> Any:
@@ -129,12 +136,13 @@ class Failures:
         return iter(tuple(self._kept))
 
     def __repr__(self) -> str:
-        return f"<{self._count} failures>"
+        return f"<{self._count} failure{'' if self._count == 1 else 's'}>"
 
     def add(self, failure: Failure) -> int:
         """Count one more and keep it while there is room; returns the new count."""
         with self._lock:
             self._count += 1
+            self.kinds[failure.kind] += 1
             if len(self._kept) < _KEPT_FAILURES:
                 self._kept.append(failure)
             return self._count
@@ -297,14 +305,17 @@ class Metric:
             MetricError: The function raised, timed out or returned another shape, or there is no
                 output to judge.
         """
+        if hasattr(input, "with_inputs"):
+            raise DefinitionError(
+                f"metric {self.name!r} was called with a DSPy example; pass as_dspy_metric(metric) to DSPy"
+            )
         if output is None:
             raise self.program_failed(input).error or AssertionError
-        answer: list[Any] = []
-        score = self._judged(input, output, expected, answer)
+        score, returned = self._asked(input, output, expected)
         if score.error is not None:
             self._record(input, score)
             raise score.error
-        number, info = answer[0]
+        number, info = returned
         return number, info
 
     def score_case(self, input: Any, output: Any, expected: Any = None) -> Score:
@@ -421,12 +432,16 @@ class Metric:
         Returns:
             Name to number; the failure score where the case has none.
         """
-        self._names_were_read = True
         return complete_scores(scores, tuple(self._seen_names), self.failure_score)
 
-    def warn_of_unknown_names(self) -> None:
-        """Say, once, that a failed case is asked for named scores before any are known; for targets."""
-        if not self._succeeded:
+    def names_are_read(self, failed: bool) -> None:
+        """Note that a case's named scores are read for good; for targets.
+
+        Args:
+            failed: The case has no judgement, so that its names come from other cases, if any.
+        """
+        self._names_were_read = True
+        if failed and not self._seen_names and not self._succeeded:
             self.warn_once(
                 "names",
                 "metric %r has judged no case yet, so its named scores are unknown; objective frontiers of "
@@ -436,44 +451,40 @@ class Metric:
 
     # --- the call itself ---------------------------------------------------------------------
 
-    def _judged(self, input: Any, output: Any, expected: Any, answer: list[Any] | None = None) -> Score:
+    def _judged(self, input: Any, output: Any, expected: Any) -> Score:
+        """Ask the user's function about a case of the run, and keep the books."""
+        score, _ = self._asked(input, output, expected)
+        if score.error is None:
+            self._succeeded = True
+            self._row = 0
+            if score.scores:
+                for name in score.scores:
+                    if name not in self._seen_names:
+                        self._learn_name(name)
+            if self._range is None and not 0.0 <= score.value <= 1.0:
+                self._warn_of_scale(score.value)
+        return score
+
+    def _asked(self, input: Any, output: Any, expected: Any) -> tuple[Score, Any]:
+        """Ask the user's function; gives a `Score` whatever it does, and what it returned."""
+        returned = _NOTHING_YET
         try:
             returned = self._answer(input, output, expected)
+            return parse_return(returned, self.name, self._range, self._names, self._limit), returned
         except (KeyboardInterrupt, MetricBroken):
             raise
-        except MetricReturnError as error:  # of a metric inside this one, or of a DSPy metric
-            return self._failed(MetricReturnError(*error.args))
+        except MetricReturnError as error:  # a copy, without the frames that hold the case
+            failure: MetricError = MetricReturnError(*error.args)
         except DeadlineExceededError:
-            return self._failed(
-                MetricTimeoutError(
-                    f"metric {self.name!r} did not answer within {self._timeout:g} s; "
-                    "make it quicker, or raise timeout= (at most 600 s)"
-                )
+            failure = MetricTimeoutError(
+                f"metric {self.name!r} did not answer within {self._timeout:g} s; "
+                "make it quicker, or raise timeout= (at most 600 s)"
             )
         except BaseException as error:  # SystemExit of a metric must not end the run either
-            return self._failed(MetricError(self._what_happened(error)))
-        try:
-            score = parse_return(returned, self.name, self._range, self._names, self._limit)
-        except MetricReturnError as error:
-            return self._failed(MetricReturnError(*error.args))  # without frames that hold the case
-        except (
-            Exception,
-            SystemExit,
-        ) as error:  # a number or dict of the user's own type that raises when read
-            return self._failed(
-                MetricReturnError(self._what_happened(error, "returned something that raises"))
-            )
-        if answer is not None:
-            answer.append(returned)
-        self._succeeded = True
-        self._row = 0
-        if score.scores:
-            for name in score.scores:
-                if name not in self._seen_names:
-                    self._learn_name(name)
-        if self._range is None and not 0.0 <= score.value <= 1.0:
-            self._warn_of_scale(score.value)
-        return score
+            # Raised by the function, or by what it returned when that is read.
+            kind = MetricError if returned is _NOTHING_YET else MetricReturnError
+            failure = kind(self._what_happened(error) + _hint(error, input, expected))
+        return self._failed(failure), None
 
     def _learn_name(self, name: str) -> None:
         self._seen_names[name] = None
@@ -492,10 +503,10 @@ class Metric:
             input, expected = _protected(input), _protected(expected)
             if type(output) is not str:
                 output = _protected(output)
-        tokens: list[Any] = []
-        for isolation in isolations:
-            tokens.append(isolation.enter(self))
+        entered: list[tuple[Isolation, Any]] = []
         try:
+            for isolation in isolations:
+                entered.append((isolation, isolation.enter(self)))
             with self._lock:
                 self._calls += 1
             if self._inline:
@@ -506,7 +517,8 @@ class Metric:
                 returned = wait_within(left, cast("Awaitable[Any]", returned))
             return returned
         finally:
-            for isolation, token in zip(isolations, tokens):  # noqa: B905 - equal by construction
+            while entered:
+                isolation, token = entered.pop()
                 isolation.leave(token)
 
     def _within(self, input: Any, output: Any, expected: Any) -> tuple[Any, float]:
@@ -547,21 +559,25 @@ class Metric:
     # --- failures ----------------------------------------------------------------------------
 
     def _failed(self, error: MetricError) -> Score:
-        return Score(self.failure_score, f"No judgement: {error}", error=error)
+        return Score(
+            self.failure_score,
+            f"No judgement, so that the score only stands in for one: {error}",
+            error=error,
+        )
 
-    def _what_happened(self, error: BaseException, did: str = "raised") -> str:
+    def _what_happened(self, error: BaseException) -> str:
         try:
             said = str(error)
         except (Exception, SystemExit) as broken:
             said = f"<its message raises {type(broken).__name__}>"
         where = _users_frame(error.__traceback__, self.score)
-        message = f"metric {self.name!r} {did} {type(error).__name__}{': ' if said else ''}{said}{where}"
+        message = f"metric {self.name!r} raised {type(error).__name__}{': ' if said else ''}{said}{where}"
         return clean_text(message, 2_000)
 
     def _record(self, input: object, score: Score) -> None:
         failure = Failure(shown(input, with_type=False), str(score.error), type(score.error).__name__)
         if self.failures.add(failure) == 1:
-            _log.warning("%s. Further failures are counted in `failures` of the metric.", failure.text)
+            _log.warning("%s. Further failures are counted in `failures`.", failure.text.rstrip("."))
 
     def _count_failure(self, input: Any, expected: Any, text: str, perfect: Callable[[], list[Any]]) -> None:
         with self._lock:
@@ -576,25 +592,26 @@ class Metric:
             self._trial = True
         # Outside the lock, since it calls the user's function.
         outputs = perfect()
-        if any(self._judged(input, output, expected).error is None for output in outputs):
-            return  # the metric works: it is the program that is bad
+        if any(self._asked(input, output, expected)[0].error is None for output in outputs):
+            self._succeeded = True  # the metric works: it is the program that is bad
+            return
         tried = ", and on the expected value as output too" if outputs else ""
         self._stop = (
-            f"metric {self.name!r} failed on each of the first {stop_after} rollouts{tried}. "
-            f"The last failure: {self._last_failure}. Mend it, or pass stop_after=None to run on regardless."
+            f"metric {self.name!r} failed on each of the first {stop_after} rollouts{tried}. The last "
+            f"failure: {self._last_failure.rstrip('.')}. Mend it, or pass stop_after=None to run on."
         )
 
     def _warn_of_scale(self, value: float) -> None:
-        high = value > 1.0
-        if ("high" if high else "low") in self._warned:
+        if value > 1.0:
+            consequence = (
+                "from 1 up everything counts as right, and GEPA (perfect_score=1.0) proposes nothing"
+            )
+        elif value < self.failure_score:
+            consequence = f"a case that fails (failure_score={self.failure_score:g}) beats a poor answer"
+        else:
             return
-        self._warned.add("high" if high else "low")
-        consequence = (
-            "above 1 every minibatch looks perfect to GEPA (perfect_score=1.0), and nothing is ever proposed"
-            if high
-            else f"below 0 a case that fails (failure_score={self.failure_score:g}) beats a poor answer"
-        )
-        _log.warning(
+        self.warn_once(
+            f"scale {value > 1.0}",
             "metric %r returned %g without score_range: %s. Pass score_range=(low, high), which normalises.",
             self.name,
             value,
@@ -641,9 +658,11 @@ def as_metric(score: "ScoreFunction | Metric", **options: Unpack[MetricOptions])
         return score
     unknown = set(options) - set(MetricOptions.__annotations__)
     if unknown:
-        raise DefinitionError(
-            f"unknown option {sorted(unknown)[0]!r}; a metric has {', '.join(MetricOptions.__annotations__)}"
-        )
+        option = sorted(unknown)[0]
+        known = ["output", "expected", "metric_lm", *MetricOptions.__annotations__]
+        near = difflib.get_close_matches(option, known, n=1)
+        meant = f"; did you mean {near[0]!r}?" if near else ""
+        raise DefinitionError(f"unknown option {option!r}{meant} There are: {', '.join(known)}")
     return Metric(score, **options)
 
 
@@ -676,6 +695,17 @@ def _caller(score: Any, name: str) -> _Ask:
             f"metric {name!r} has the parameters of a DSPy metric, {signature}; pass "
             "from_dspy_metric(metric), or write it as score(input, output, expected=None)"
         )
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    contract = ("input", "output", "expected")
+    in_order = tuple(names) == contract[: len(names)]
+    by_name = set(names) <= set(contract) and kinds == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    if "output" in names and by_name and not in_order:
+        return lambda i, o, e: score(**{k: v for k, v in zip(contract, (i, o, e), strict=True) if k in names})
+    if names and names[0] in _NAMES_OF_AN_OUTPUT and inspect.Parameter.KEYWORD_ONLY not in kinds:
+        raise DefinitionError(
+            f"metric {name!r} has the parameters {signature}, and its first one gets the input; "
+            "write it as score(input, output, expected=None)"
+        )
     ways: tuple[tuple[int, tuple[str, ...], _Ask], ...] = (
         (3, (), score),
         (2, ("expected",), lambda i, o, e: score(i, o, expected=e)),
@@ -693,6 +723,9 @@ def _caller(score: Any, name: str) -> _Ask:
         f"metric {name!r} cannot be called with input, output and expected: its signature is {signature}; "
         "write it as score(input, output, expected=None)"
     )
+
+
+_NAMES_OF_AN_OUTPUT = frozenset({"output", "pred", "prediction", "response", "answer", "generated"})
 
 
 def _is_async(score: Any) -> bool:
@@ -726,14 +759,15 @@ def _perfect_outputs(
     found: list[Any] = []
     if perfect is not None:
         try:
-            found.append(perfect(answer, expected))
+            best = perfect(answer, expected)
+            found += [] if best is None else [best]  # no output at all is never judged
         except Exception:  # the user's own reader of fields; then there is no such guess
             _log.debug("no perfect output could be made of %s", shown(expected), exc_info=True)
     if expected is not None:
         value = next(iter(expected.values())) if _kind(expected) is dict and len(expected) == 1 else expected
-        if all(value is not other for other in found):
+        if value is not None and all(value is not other for other in found):
             found.append(value)
-        if isinstance(output, str) and not isinstance(value, str):
+        if value is not None and isinstance(output, str) and not isinstance(value, str):
             with contextlib.suppress(Exception):  # what JSON cannot hold, no text output holds
                 found.append(json.dumps(value, ensure_ascii=False, default=str))
     return found
@@ -806,12 +840,20 @@ def _users_frame(trace: TracebackType | None, score: Any) -> str:
     return f" ({place}, line {frame.lineno}, in {frame.name}{': ' if line else ''}{line})"
 
 
+def _hint(error: BaseException, input: Any, expected: Any) -> str:
+    """Say what the function was given, where that explains why it raised."""
+    if isinstance(error, KeyError) and _kind(input) is dict:
+        fields = list(expected) if _kind(expected) is dict else expected
+        has = (shown(part, with_type=False) for part in (list(input), fields))
+        return "; input has {}, expected has {}".format(*has)
+    if expected is None and isinstance(error, TypeError | AttributeError) and "NoneType" in str(error):
+        return "; this case has no expected value (expected=None), as a reward never has"
+    return ""
+
+
 def _closing_warning(name: str, failures: Failures) -> None:
     if len(failures) > 1:
-        kinds: dict[str, int] = {}
-        for failure in failures:
-            kinds[failure.kind] = kinds.get(failure.kind, 0) + 1
-        counted = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        counted = ", ".join(f"{count} {kind}" for kind, count in failures.kinds.items())
         _log.warning("metric %r: %d cases have no judgement (%s)", name, len(failures), counted)
 
 

@@ -123,7 +123,7 @@ a metric returns a number and a dict with a text: `return 0.8, {"feedback": "Clo
         raise _wrong(name, info, "as additional information, not a dict")
     feedback = info.get("feedback")
     if not isinstance(feedback, str):
-        found = f"{shown(feedback)} as" if "feedback" in info else "no"
+        found = f"{shown(feedback)} as" if "feedback" in info else f"{shown(info)} without a"
         raise MetricReturnError(
             f"metric {name!r} returned {found} `feedback`, which must be a text; {_SHAPE}"
         )

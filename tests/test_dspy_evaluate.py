@@ -99,8 +99,8 @@ def test_the_table_titles_its_column_with_the_metrics_name_and_keeps_every_field
     for title in ("question", "example_answer", "judge", "pred_answer", metric.__name__):
         assert title in table.split()
     assert table.count("the field") == 3
-    assert table.count("[1.0]") == 2
-    assert table.count("[0.0]") == 1
+    assert table.count("[1]") == 2
+    assert table.count("[0]") == 1
 
 
 def test_the_table_shows_named_scores_and_failures_as_numbers(capsys):
@@ -112,7 +112,7 @@ def test_the_table_shows_named_scores_and_failures_as_numbers(capsys):
     evaluate(as_dspy_metric(some), devset=examples(3), display_table=2)
     table = capsys.readouterr().out
     assert table.count("[0.5]") == 1
-    assert table.count("[0.0]") == 1
+    assert table.count("[0]") == 1
 
 
 def test_the_csv_file_holds_the_number_in_a_column_of_the_metrics_name(tmp_path):

@@ -731,7 +731,7 @@ def test_a_copy_whose_dicts_are_in_another_order_has_the_same_key(value):
 def canonical(value: Any) -> str:
     """Write a value so that two read the same only when they say the same."""
     if isinstance(value, dict):
-        return repr(sorted((repr(key), canonical(item)) for key, item in value.items()))
+        return repr({"dict": sorted((repr(key), canonical(item)) for key, item in value.items())})
     return repr([canonical(item) for item in value] if isinstance(value, list) else value)
 
 

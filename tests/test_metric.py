@@ -702,7 +702,7 @@ def test_every_failure_is_a_score_with_an_error_and_a_text_that_says_what_happen
     judged = Metric(failing, failure_score=-0.5).score_case({}, "a")
     assert judged.value == -0.5
     assert isinstance(judged.error, MetricError)
-    assert judged.feedback == f"No judgement: {judged.error}"
+    assert judged.feedback == f"No judgement, so that the score only stands in for one: {judged.error}"
     assert "ValueError: the judge's key is revoked" in judged.text()
 
 
@@ -2371,8 +2371,8 @@ def test_names_that_are_asked_for_before_any_judgement_are_warned_of_once(caplog
     metric = Metric(failing, name="triage")
     metric.score_case({}, "a")
     caplog.clear()
-    metric.warn_of_unknown_names()
-    metric.warn_of_unknown_names()
+    metric.names_are_read(failed=True)
+    metric.names_are_read(failed=True)
     (warning,) = warnings_of(caplog)
     assert "metric 'triage' has judged no case yet" in warning
     assert "score_names=" in warning
@@ -2381,7 +2381,7 @@ def test_names_that_are_asked_for_before_any_judgement_are_warned_of_once(caplog
 def test_names_that_are_asked_for_after_a_judgement_are_not_warned_of(caplog):
     metric = Metric(exact)
     metric.score_case({}, "a", {"label": "a"})
-    metric.warn_of_unknown_names()
+    metric.names_are_read(failed=True)
     assert warnings_of(caplog) == []
 
 
@@ -2391,6 +2391,7 @@ def test_a_name_that_comes_after_the_names_were_read_is_warned_of_once(caplog):
     metric.score_case({}, "facts")
     assert warnings_of(caplog) == []
     metric.complete(first.scores)
+    metric.names_are_read(failed=False)
     for late in ("facts", "tone", "length"):
         metric.score_case({}, late)
     (warning,) = warnings_of(caplog)

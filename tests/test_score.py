@@ -57,7 +57,7 @@ def test_a_text_instead_of_additional_information_is_refused():
 
 def test_additional_information_without_feedback_is_refused():
     message = refusal((0.8, {}))
-    assert "metric 'exact_match' returned no `feedback`, which must be a text" in message
+    assert "without a `feedback`, which must be a text" in message
     assert MEND in message
 
 
