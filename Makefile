@@ -17,12 +17,11 @@ help: ## print this list
 	@echo "Targets (make PYTHON=python3.12 TARGET takes another Python):"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1 \2/p' Makefile | awk '{n = $$1; $$1 = ""; printf "  %-8s%s\n", n, $$0}'
 
-demo: $(STAMP) ## optimise a program with one metric; needs no key
-	@$(BIN)/python -m skynet_adapters demo
+demo: $(STAMP) ## optimise a program with one metric; needs no key; ARGS="--help" lists options
+	@$(BIN)/python -m skynet_adapters demo $(ARGS)
 
 test: $(STAMP) ## run the tests and the package's doctests; ARGS="-k name" selects
-	@cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
-	DSPY_CACHEDIR="$$cache" $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rs $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -rs $(ARGS)
 
 check: $(STAMP) ## check format, lint and types
 	$(BIN)/ruff format --check .

@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .artifacts import load_artifact, save_artifact, to_artifact, to_candidate
     from .cases import Case, Split, load_cases, split
     from .dspy import (
         as_dspy_metric,
@@ -26,12 +27,22 @@ if TYPE_CHECKING:
         ProgramFailedError,
         SkynetAdaptersError,
     )
+    from .failures import Failure, Failures
     from .feedback_score import FeedbackScore
+    from .gepa import as_gepa_adapter, as_gepa_dataset, as_gepa_evaluator, as_reflection_lm
     from .load import fingerprint
-    from .metric import Failure, Failures, Metric
+    from .metric import Metric
     from .score import Score
 
 _MODULE_OF = {
+    "load_artifact": "artifacts",
+    "save_artifact": "artifacts",
+    "to_artifact": "artifacts",
+    "to_candidate": "artifacts",
+    "as_gepa_adapter": "gepa",
+    "as_gepa_dataset": "gepa",
+    "as_gepa_evaluator": "gepa",
+    "as_reflection_lm": "gepa",
     "Case": "cases",
     "Split": "cases",
     "load_cases": "cases",
@@ -52,8 +63,8 @@ _MODULE_OF = {
     "ProgramFailedError": "errors",
     "SkynetAdaptersError": "errors",
     "fingerprint": "load",
-    "Failure": "metric",
-    "Failures": "metric",
+    "Failure": "failures",
+    "Failures": "failures",
     "Metric": "metric",
     "Score": "score",
 }
@@ -76,12 +87,20 @@ __all__ = [
     "Split",
     "as_dspy_metric",
     "as_dspy_reward",
+    "as_gepa_adapter",
+    "as_gepa_dataset",
+    "as_gepa_evaluator",
+    "as_reflection_lm",
     "check_examples",
     "fingerprint",
     "from_dspy_metric",
     "from_examples",
+    "load_artifact",
     "load_cases",
+    "save_artifact",
     "split",
+    "to_artifact",
+    "to_candidate",
     "to_examples",
 ]
 

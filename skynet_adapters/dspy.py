@@ -21,8 +21,11 @@ from dspy.utils.parallelizer import ParallelExecutor
 
 from .cases import Case, Split
 from .errors import DataError, DefinitionError, MetricBroken, MetricReturnError
+from .failures import Failures
 from .feedback_score import FeedbackScore, feedback_score
-from .metric import Failures, Metric, MetricOptions, ScoreFunction, as_metric, function_name, isolations
+from .function import function_name, without_partials
+from .metric import Metric, ScoreFunction, as_metric, isolations
+from .options import MetricOptions
 from .score import Score, shown
 
 __all__ = [
@@ -223,8 +226,9 @@ def _with_source(score: Any) -> Any:
 
     `Refine` fails to start when it cannot read a source.
     """
-    while isinstance(score, functools.partial | _DspyScore):
-        score = score.func if isinstance(score, functools.partial) else score.metric
+    score = without_partials(score)
+    if isinstance(score, _DspyScore):
+        score = without_partials(score.metric)
     function = score if inspect.isroutine(score) else type(score).__call__
     try:
         inspect.getsource(function)

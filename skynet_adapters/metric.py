@@ -1,28 +1,18 @@
 """`Metric`: the one place where a user's `score` is called."""
 
 import contextlib
-import copy
 import difflib
 import functools
-import inspect
 import json
-import linecache
 import logging
-import math
-import operator
-import re
 import threading
 import time
-import traceback
 import weakref
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Protocol, Self, TypedDict, Unpack, cast
+from typing import Any, Literal, Protocol, Self, Unpack, cast
 
+from .copies import protected
 from .deadline import DeadlineExceededError, call_within, wait_within
 from .errors import (
     DefinitionError,
@@ -32,35 +22,20 @@ from .errors import (
     MetricTimeoutError,
     ProgramFailedError,
 )
+from .failures import Failure, Failures, closing_warning
+from .function import Ask, caller, function_name, hint, is_async, users_frame
 from .memo import ContentMemo, RolloutMemo, content_key
+from .options import MetricOptions, checked_name, checked_options
 from .score import Score, clean_text, complete_scores, parse_return, shown
 
-__all__ = ["Failure", "Failures", "Isolation", "Metric", "MetricOptions", "ScoreFunction", "as_metric"]
+__all__ = ["Isolation", "Metric", "ScoreFunction", "as_metric", "isolations"]
 
 _log = logging.getLogger("skynet_adapters")
 
-MAX_TIMEOUT_SECONDS = 600.0
-_KEPT_FAILURES = 1_000
 _NOTHING_YET: Any = object()
 
 # `score(input, output, expected=None)`; keyword names and arity are checked by `Metric`.
 ScoreFunction = Callable[..., Any]
-
-
-class MetricOptions(TypedDict, total=False):
-    """The keyword options of `Metric`, which every `as_*` function takes too."""
-
-    name: str | None
-    score_range: tuple[float, float] | None
-    score_names: Iterable[str] | None
-    failure_score: float
-    success_threshold: float | None
-    memo: Literal["rollout", "content"] | None
-    timeout: float | None
-    stop_after: int | None
-    max_failures_in_a_row: int | None
-    copy_inputs: bool
-    max_feedback_chars: int | None
 
 
 class Isolation(Protocol):
@@ -84,68 +59,6 @@ isolations: list[Isolation] = []
 
 # Set while a call that others may wait for is under way; a call from inside it must not wait.
 _awaited: ContextVar[bool] = ContextVar("skynet_adapters_awaited", default=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One case without a judgement.
-
-    Attributes:
-        case: The case's input, shortened.
-        text: What happened.
-        kind: Class name of the error: `MetricError`, `MetricReturnError`, `MetricTimeoutError` or
-            `ProgramFailedError`.
-    """
-
-    case: str
-    text: str
-    kind: str
-
-
-class Failures:
-    """What went wrong so far: `len()` counts all, iteration gives the first 1,000.
-
-    Attributes:
-        kinds: How often each kind of `Failure` came.
-
-    Example:
-        >>> metric = Metric(lambda input, output: 0.5)
-        >>> metric.score_case({"q": "?"}, "a").error is not None
-        True
-        >>> len(metric.failures), [failure.kind for failure in metric.failures]
-        (1, ['MetricReturnError'])
-    """
-
-    def __init__(self, metric: "Metric | None" = None) -> None:
-        self._metric = None if metric is None else weakref.ref(metric)
-        self._kept: list[Failure] = []
-        self._count = 0
-        self.kinds: Counter[str] = Counter()
-        self._lock = threading.Lock()
-
-    def __reduce__(self) -> Any:
-        metric = None if self._metric is None else self._metric()
-        if metric is None:
-            return Failures, ()
-        return operator.attrgetter("failures"), (metric,)  # those of the metric's copy, none yet
-
-    def __len__(self) -> int:
-        return self._count
-
-    def __iter__(self) -> Iterator[Failure]:
-        return iter(tuple(self._kept))
-
-    def __repr__(self) -> str:
-        return f"<{self._count} failure{'' if self._count == 1 else 's'}>"
-
-    def add(self, failure: Failure) -> int:
-        """Count one more and keep it while there is room; returns the new count."""
-        with self._lock:
-            self._count += 1
-            self.kinds[failure.kind] += 1
-            if len(self._kept) < _KEPT_FAILURES:
-                self._kept.append(failure)
-            return self._count
 
 
 class Metric:
@@ -176,7 +89,8 @@ class Metric:
             never.
         max_failures_in_a_row: The run is stopped after so many failures of the function in a row,
             also after successes. `None`: never.
-        copy_inputs: Give the function copies, so that it cannot change what it judges.
+        copy_inputs: Give the function copies, so that it cannot change what it judges. An object that
+            stands in two places arrives as two.
         max_feedback_chars: Longer texts are cut in the middle. `None`: never.
 
     Attributes:
@@ -223,23 +137,24 @@ class Metric:
             self.__setstate__(score.__getstate__())
             return
         self.score = score
-        self.name = function_name(score) if name is None else _checked_name(name)
-        self._options: dict[str, Any] = {
-            "name": self.name,
-            "score_range": _checked_range(score_range),
-            "score_names": None if score_names is None else _checked_names(score_names),
-            "failure_score": _checked_number("failure_score", failure_score),
-            "success_threshold": _checked_threshold(success_threshold, score_range),
-            "memo": _checked_memo(memo),
-            "timeout": _checked_timeout(timeout),
-            "stop_after": _checked_count("stop_after", stop_after),
-            "max_failures_in_a_row": _checked_count("max_failures_in_a_row", max_failures_in_a_row),
-            "copy_inputs": _checked_flag("copy_inputs", copy_inputs),
-            "max_feedback_chars": _checked_count("max_feedback_chars", max_feedback_chars, at_least=100),
-        }
-        self._start(_caller(score, self.name))
+        self.name = function_name(score) if name is None else checked_name(name)
+        self._options: dict[str, Any] = {"name": self.name} | checked_options(
+            MetricOptions(
+                score_range=score_range,
+                score_names=score_names,
+                failure_score=failure_score,
+                success_threshold=success_threshold,
+                memo=memo,
+                timeout=timeout,
+                stop_after=stop_after,
+                max_failures_in_a_row=max_failures_in_a_row,
+                copy_inputs=copy_inputs,
+                max_feedback_chars=max_feedback_chars,
+            )
+        )
+        self._start(caller(score, self.name))
 
-    def _start(self, ask: "_Ask") -> None:
+    def _start(self, ask: Ask) -> None:
         """Set what is not pickled, and what is read on every call."""
         options = self._options
         self._ask = ask
@@ -248,7 +163,7 @@ class Metric:
         self._timeout = options.get("timeout")
         self._copies = options["copy_inputs"]
         self._limit = options.get("max_feedback_chars")
-        self._inline = self._timeout is None or _is_async(self.score)
+        self._inline = self._timeout is None or is_async(self.score)
         self.failure_score = options["failure_score"]
         threshold = options.get("success_threshold")
         self.success_threshold = 1.0 if threshold is None else threshold
@@ -267,7 +182,7 @@ class Metric:
         self._last_failure = ""
         self._warned: set[str] = set()
         self._model: str | None = None  # that the metric's own calls went to last
-        weakref.finalize(self, _closing_warning, self.name, self.failures)
+        weakref.finalize(self, closing_warning, self.name, self.failures)
 
     def __getstate__(self) -> dict[str, Any]:
         """Keep function and options; locks, memories and counters stay behind."""
@@ -483,7 +398,7 @@ class Metric:
         except BaseException as error:  # SystemExit of a metric must not end the run either
             # Raised by the function, or by what it returned when that is read.
             kind = MetricError if returned is _NOTHING_YET else MetricReturnError
-            failure = kind(self._what_happened(error) + _hint(error, input, expected))
+            failure = kind(self._what_happened(error) + hint(error, input, expected))
         return self._failed(failure), None
 
     def _learn_name(self, name: str) -> None:
@@ -500,9 +415,9 @@ class Metric:
     def _answer(self, input: Any, output: Any, expected: Any) -> Any:
         """Call the user's function, with everything around it that protects the run."""
         if self._copies:
-            input, expected = _protected(input), _protected(expected)
+            input, expected = protected(input), protected(expected)
             if type(output) is not str:
-                output = _protected(output)
+                output = protected(output)
         entered: list[tuple[Isolation, Any]] = []
         try:
             for isolation in isolations:
@@ -513,7 +428,7 @@ class Metric:
                 returned, left = self._ask(input, output, expected), self._timeout
             else:
                 returned, left = self._within(input, output, expected)
-            if _kind(returned) is not tuple and isinstance(returned, Awaitable):
+            if type(cast("object", returned)) is not tuple and isinstance(returned, Awaitable):
                 returned = wait_within(left, cast("Awaitable[Any]", returned))
             return returned
         finally:
@@ -570,7 +485,7 @@ class Metric:
             said = str(error)
         except (Exception, SystemExit) as broken:
             said = f"<its message raises {type(broken).__name__}>"
-        where = _users_frame(error.__traceback__, self.score)
+        where = users_frame(error.__traceback__, self.score)
         message = f"metric {self.name!r} raised {type(error).__name__}{': ' if said else ''}{said}{where}"
         return clean_text(message, 2_000)
 
@@ -674,84 +589,6 @@ def _refuse_options(score: object, options: Mapping[str, object]) -> None:
         )
 
 
-_Ask = Callable[[Any, Any, Any], Any]  # (input, output, expected) -> what the user's function returns
-
-# --- how to call the user's function ---------------------------------------------------------
-
-
-def _caller(score: Any, name: str) -> _Ask:
-    """Find out how `score` takes input, output and expected."""
-    if not callable(score):
-        raise DefinitionError(
-            f"a metric is a function score(input, output, expected=None); got {shown(score)}"
-        )
-    try:
-        signature = inspect.signature(score)
-    except (TypeError, ValueError):  # some functions written in C have none
-        return score
-    names = [parameter.name for parameter in signature.parameters.values()]
-    if names[2:3] == ["trace"] or (names[:1], names[1:2]) in ((["gold"], ["pred"]), (["example"], ["pred"])):
-        raise DefinitionError(
-            f"metric {name!r} has the parameters of a DSPy metric, {signature}; pass "
-            "from_dspy_metric(metric), or write it as score(input, output, expected=None)"
-        )
-    kinds = {parameter.kind for parameter in signature.parameters.values()}
-    contract = ("input", "output", "expected")
-    in_order = tuple(names) == contract[: len(names)]
-    by_name = set(names) <= set(contract) and kinds == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
-    if "output" in names and by_name and not in_order:
-        return lambda i, o, e: score(**{k: v for k, v in zip(contract, (i, o, e), strict=True) if k in names})
-    if names and names[0] in _NAMES_OF_AN_OUTPUT and inspect.Parameter.KEYWORD_ONLY not in kinds:
-        raise DefinitionError(
-            f"metric {name!r} has the parameters {signature}, and its first one gets the input; "
-            "write it as score(input, output, expected=None)"
-        )
-    ways: tuple[tuple[int, tuple[str, ...], _Ask], ...] = (
-        (3, (), score),
-        (2, ("expected",), lambda i, o, e: score(i, o, expected=e)),
-        (2, (), lambda i, o, e: score(i, o)),
-        (0, ("input", "output", "expected"), lambda i, o, e: score(input=i, output=o, expected=e)),
-        (0, ("input", "output"), lambda i, o, e: score(input=i, output=o)),
-    )
-    for positional, keywords, call in ways:
-        try:
-            signature.bind(*[None] * positional, **dict.fromkeys(keywords))
-        except TypeError:
-            continue
-        return call
-    raise DefinitionError(
-        f"metric {name!r} cannot be called with input, output and expected: its signature is {signature}; "
-        "write it as score(input, output, expected=None)"
-    )
-
-
-_NAMES_OF_AN_OUTPUT = frozenset({"output", "pred", "prediction", "response", "answer", "generated"})
-
-
-def _is_async(score: Any) -> bool:
-    function = score  # not unwrapped: a plain function around an async one may run it itself
-    while isinstance(function, functools.partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_method(function))
-
-
-def _call_method(instance: Any) -> Any:
-    return type(instance).__call__ if callable(instance) else None
-
-
-def function_name(score: Any) -> str:
-    """Name a metric by its function, or by its file where the function's name says nothing."""
-    function = score
-    while isinstance(function, functools.partial):
-        function = function.func
-    name = getattr(function, "__name__", None) or type(function).__name__
-    if name in ("score", "<lambda>"):  # the file says more, when there is one
-        file = Path(getattr(getattr(function, "__code__", None), "co_filename", ""))
-        if file.suffix == ".py" and file.stem not in ("__main__", "__init__") and not file.stem.isdigit():
-            name = file.stem if name == "score" else f"{file.stem}_lambda"
-    return re.sub(r"\W+", "_", name).strip("_") or "metric"
-
-
 def _perfect_outputs(
     output: Any, expected: Any, perfect: Callable[[Any, Any], Any] | None, answer: Any
 ) -> list[Any]:
@@ -764,177 +601,11 @@ def _perfect_outputs(
         except Exception:  # the user's own reader of fields; then there is no such guess
             _log.debug("no perfect output could be made of %s", shown(expected), exc_info=True)
     if expected is not None:
-        value = next(iter(expected.values())) if _kind(expected) is dict and len(expected) == 1 else expected
+        fields = list(cast("dict[str, Any]", expected).values()) if isinstance(expected, dict) else []
+        value = fields[0] if len(fields) == 1 else cast("Any", expected)
         if value is not None and all(value is not other for other in found):
             found.append(value)
         if value is not None and isinstance(output, str) and not isinstance(value, str):
             with contextlib.suppress(Exception):  # what JSON cannot hold, no text output holds
                 found.append(json.dumps(value, ensure_ascii=False, default=str))
     return found
-
-
-_ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
-
-
-_SEQUENCES = frozenset({list, tuple, set})
-_kind: Callable[[Any], Any] = type  # untyped, so that containers of the user stay Any
-
-
-def _protected(value: Any) -> Any:
-    """Copy what the user's function gets; what cannot be copied is passed as it is.
-
-    Containers are rebuilt, in a tenth of the time of `copy.deepcopy`; other leaves go through it.
-    """
-    kind = _kind(value)
-    if kind in _ATOMS:
-        return value
-    try:
-        if kind is dict:
-            made = dict(value)
-            for key, item in value.items():
-                if type(item) not in _ATOMS:
-                    made[key] = _protected_below(item)
-            return made
-        return _protected_below(value)
-    except RecursionError:  # a container that holds itself
-        return _copied(value)
-
-
-def _protected_below(value: Any) -> Any:
-    kind = _kind(value)
-    if kind in _ATOMS:
-        return value
-    if kind is dict:
-        return {key: _protected_below(item) for key, item in value.items()}
-    if kind in _SEQUENCES:
-        return kind([_protected_below(item) for item in value])
-    return _copied(value)
-
-
-def _copied(value: Any) -> Any:
-    try:
-        return copy.deepcopy(value)
-    except Exception:  # locks, clients, sockets
-        return value
-
-
-def _users_frame(trace: TracebackType | None, score: Any) -> str:
-    """Say where in the user's own code an exception came from."""
-    frames = traceback.extract_tb(trace)
-    function: Any = score
-    while isinstance(function, functools.partial):
-        function = function.func
-    function = inspect.unwrap(function)
-    code = getattr(function, "__code__", None) or getattr(_call_method(function), "__code__", None)
-    package = str(Path(__file__).parent)
-    frames = [frame for frame in frames if not frame.filename.startswith(package)]
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    outside = [frame for frame in frames if "site-packages" not in frame.filename]
-    if not frames:
-        return ""
-    frame = (own or outside or frames)[-1]
-    line = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
-    file = Path(frame.filename)
-    # IPython keeps each cell in a file with a number for a name.
-    place = "a notebook cell" if file.stem.isdigit() else file.name
-    return f" ({place}, line {frame.lineno}, in {frame.name}{': ' if line else ''}{line})"
-
-
-def _hint(error: BaseException, input: Any, expected: Any) -> str:
-    """Say what the function was given, where that explains why it raised."""
-    if isinstance(error, KeyError) and _kind(input) is dict:
-        fields = list(expected) if _kind(expected) is dict else expected
-        has = (shown(part, with_type=False) for part in (list(input), fields))
-        return "; input has {}, expected has {}".format(*has)
-    if expected is None and isinstance(error, TypeError | AttributeError) and "NoneType" in str(error):
-        return "; this case has no expected value (expected=None), as a reward never has"
-    return ""
-
-
-def _closing_warning(name: str, failures: Failures) -> None:
-    if len(failures) > 1:
-        counted = ", ".join(f"{count} {kind}" for kind, count in failures.kinds.items())
-        _log.warning("metric %r: %d cases have no judgement (%s)", name, len(failures), counted)
-
-
-# --- options ---------------------------------------------------------------------------------
-
-
-def _option_error(option: str, value: object, mend: str) -> DefinitionError:
-    return DefinitionError(f"{option}={shown(value, with_type=False)} cannot be used: {mend}")
-
-
-def _checked_number(option: str, value: object) -> float:
-    with contextlib.suppress(OverflowError):
-        if isinstance(value, int | float) and math.isfinite(value):
-            return float(value)
-    raise _option_error(option, value, "it must be a finite number")
-
-
-def _checked_name(value: object) -> str:
-    if not isinstance(value, str) or not value.strip():
-        raise _option_error("name", value, "it must be a text")
-    return value
-
-
-def _checked_flag(option: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _option_error(option, value, "it must be True or False")
-    return value
-
-
-def _checked_range(value: Any) -> tuple[float, float] | None:
-    if value is None:
-        return None
-    try:
-        low, high = (_checked_number("score_range", bound) for bound in value)
-    except (TypeError, ValueError):
-        raise _option_error("score_range", value, "it must be a pair (low, high), such as (0, 10)") from None
-    if low >= high:
-        raise _option_error("score_range", value, "low must be below high")
-    return low, high
-
-
-def _checked_threshold(value: object, score_range: object) -> float | None:
-    if value is None:
-        return None
-    threshold = _checked_number("success_threshold", value)
-    if score_range is not None and not 0.0 <= threshold <= 1.0:
-        raise _option_error(
-            "success_threshold", value, "with a score_range it is on the normalised scale, 0 to 1"
-        )
-    return threshold
-
-
-def _checked_names(value: Any) -> tuple[str, ...]:
-    try:
-        names = () if isinstance(value, str) else tuple(value)
-    except TypeError:
-        names = ()
-    if not names or not all(isinstance(name, str) for name in names):
-        raise _option_error("score_names", value, 'it must be a list of names, such as ["format", "facts"]')
-    return names
-
-
-def _checked_memo(value: Any) -> Literal["rollout", "content"] | None:
-    if value not in (None, "rollout", "content"):
-        raise _option_error("memo", value, 'it must be "rollout", "content" or None')
-    return value
-
-
-def _checked_timeout(value: Any) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or not 0.0 < value <= MAX_TIMEOUT_SECONDS:
-        raise _option_error(
-            "timeout",
-            value,
-            "it must be a finite number of seconds, above 0 and at most 600; None for no limit",
-        )
-    return float(value)
-
-
-def _checked_count(option: str, value: object, at_least: int = 1) -> int | None:
-    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= at_least):
-        return value
-    raise _option_error(option, value, f"it must be a whole number, at least {at_least}, or None")

@@ -1,6 +1,8 @@
 """Set-up that every test shares, and the example metrics beside the project."""
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 import dspy
 import pytest
 
+atexit.register(shutil.rmtree, os.environ["DSPY_CACHEDIR"], ignore_errors=True)
+
 SHARED = Path(__file__).resolve().parents[1].parent / "shared"
 
 
@@ -25,15 +29,20 @@ def _fresh_dspy_settings() -> Iterator[None]:
 
 
 @pytest.fixture
-def shared_metric() -> Callable[[str], Any]:
-    """Load `score` from one of the example metrics beside the project."""
-    folder = SHARED / "metrics"
-    if not folder.is_dir():
-        message = f"needs the example metrics in {folder}"
+def shared_folder() -> Path:
+    """The folder of example metrics and data beside the project."""
+    if not SHARED.is_dir():
+        message = f"needs the folder {SHARED.name} beside the project"
         pytest.fail(message) if os.environ.get("SKYNET_REQUIRE_SHARED") else pytest.skip(message)
+    return SHARED
+
+
+@pytest.fixture
+def shared_metric(shared_folder: Path) -> Callable[[str], Any]:
+    """Load `score` from one of the example metrics."""
 
     def load(name: str) -> Any:
-        path = folder / f"{name}.py"
+        path = shared_folder / "metrics" / f"{name}.py"
         module = ModuleType(name)
         exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), module.__dict__)
         return module.score

@@ -844,13 +844,12 @@ def test_an_object_with_the_surface_of_a_hugging_face_data_set_loads_by_its_rows
 
 # --- The shared data -----------------------------------------------------------------------------
 
-BANK = Path(__file__).resolve().parents[2] / "shared" / "data" / "banking77_test.csv"
-
 
 @pytest.mark.shared
-@pytest.mark.skipif(not BANK.exists(), reason="../shared/data is not there")
-def test_the_bank_questions_load_and_split_with_every_intent_in_every_part() -> None:
-    cases = load_cases(BANK, input="text", expected={"intent": "${data.category}"})
+def test_the_bank_questions_load_and_split_with_every_intent_in_every_part(shared_folder: Path) -> None:
+    cases = load_cases(
+        shared_folder / "data" / "banking77_test.csv", input="text", expected={"intent": "${data.category}"}
+    )
     assert len(cases) == 3080
     parts = split(cases, by="intent")
     assert [len(part) for part in parts] == [1848, 616, 616]

@@ -1,0 +1,134 @@
+"""A user's function: how it is called, what it is called, and where in it a fault came from."""
+
+import functools
+import inspect
+import linecache
+import re
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from .errors import DefinitionError
+from .score import shown
+
+__all__ = ["Ask", "caller", "function_name", "hint", "is_async", "users_frame", "without_partials"]
+
+Ask = Callable[[Any, Any, Any], Any]  # (input, output, expected) -> what the user's function returns
+
+
+def caller(score: Any, name: str) -> Ask:
+    """Find out how `score` takes input, output and expected: by position, or by name.
+
+    Raises:
+        DefinitionError: It takes them in no way, or it is a DSPy metric.
+    """
+    if not callable(score):
+        raise DefinitionError(
+            f"a metric is a function score(input, output, expected=None); got {shown(score)}"
+        )
+    try:
+        signature = inspect.signature(score)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return score
+    names = [parameter.name for parameter in signature.parameters.values()]
+    if names[2:3] == ["trace"] or (names[:1], names[1:2]) in ((["gold"], ["pred"]), (["example"], ["pred"])):
+        raise DefinitionError(
+            f"metric {name!r} has the parameters of a DSPy metric, {signature}; pass "
+            "from_dspy_metric(metric), or write it as score(input, output, expected=None)"
+        )
+    kinds = {parameter.kind for parameter in signature.parameters.values()}
+    contract = ("input", "output", "expected")
+    in_order = tuple(names) == contract[: len(names)]
+    by_name = set(names) <= set(contract) and kinds == {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+    if "output" in names and by_name and not in_order:
+        return lambda i, o, e: score(**{k: v for k, v in zip(contract, (i, o, e), strict=True) if k in names})
+    if names and names[0] in _NAMES_OF_AN_OUTPUT and inspect.Parameter.KEYWORD_ONLY not in kinds:
+        raise DefinitionError(
+            f"metric {name!r} has the parameters {signature}, and its first one gets the input; "
+            "write it as score(input, output, expected=None)"
+        )
+    ways: tuple[tuple[int, tuple[str, ...], Ask], ...] = (
+        (3, (), score),
+        (2, ("expected",), lambda i, o, e: score(i, o, expected=e)),
+        (2, (), lambda i, o, e: score(i, o)),
+        (0, ("input", "output", "expected"), lambda i, o, e: score(input=i, output=o, expected=e)),
+        (0, ("input", "output"), lambda i, o, e: score(input=i, output=o)),
+    )
+    for positional, keywords, call in ways:
+        try:
+            signature.bind(*[None] * positional, **dict.fromkeys(keywords))
+        except TypeError:
+            continue
+        return call
+    raise DefinitionError(
+        f"metric {name!r} cannot be called with input, output and expected: its signature is {signature}; "
+        "write it as score(input, output, expected=None)"
+    )
+
+
+_NAMES_OF_AN_OUTPUT = frozenset({"output", "pred", "prediction", "response", "answer", "generated"})
+
+
+def is_async(score: Any) -> bool:
+    """Tell whether calling `score` only makes an awaitable.
+
+    `functools.wraps` is not looked through: a plain function around an async one may run it itself.
+    """
+    function = without_partials(score)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(_call_method(function))
+
+
+def without_partials(score: Any) -> Any:
+    """Give the function that stands behind `functools.partial` objects."""
+    while isinstance(score, functools.partial):
+        score = score.func
+    return score
+
+
+def _call_method(instance: Any) -> Any:
+    return type(instance).__call__ if callable(instance) else None
+
+
+def function_name(score: Any) -> str:
+    """Name a metric by its function, or by its file where the function's name says nothing."""
+    function = without_partials(score)
+    name = getattr(function, "__name__", None) or type(function).__name__
+    if name in ("score", "<lambda>"):  # the file says more, when there is one
+        file = Path(getattr(getattr(function, "__code__", None), "co_filename", ""))
+        if file.suffix == ".py" and file.stem not in ("__main__", "__init__") and not file.stem.isdigit():
+            name = file.stem if name == "score" else f"{file.stem}_lambda"
+    return re.sub(r"\W+", "_", name).strip("_") or "metric"
+
+
+def users_frame(trace: TracebackType | None, score: Any) -> str:
+    """Say where in the user's own code an exception came from."""
+    frames = traceback.extract_tb(trace)
+    function = inspect.unwrap(without_partials(score))
+    code = getattr(function, "__code__", None) or getattr(_call_method(function), "__code__", None)
+    package = str(Path(__file__).parent)
+    frames = [frame for frame in frames if not frame.filename.startswith(package)]
+    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
+    outside = [frame for frame in frames if "site-packages" not in frame.filename]
+    if not frames:
+        return ""
+    frame = (own or outside or frames)[-1]
+    line = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
+    file = Path(frame.filename)
+    # IPython keeps each cell in a file with a number for a name.
+    place = "a notebook cell" if file.stem.isdigit() else file.name
+    return f" ({place}, line {frame.lineno}, in {frame.name}{': ' if line else ''}{line})"
+
+
+def _field_names(fields: Any) -> str:
+    return shown(list(cast("Any", fields)) if isinstance(fields, dict) else fields, with_type=False)
+
+
+def hint(error: BaseException, input: Any, expected: Any) -> str:
+    """Say what the function was given, where that explains why it raised."""
+    if isinstance(error, KeyError):
+        return f"; input has {_field_names(input)}, expected has {_field_names(expected)}"
+    if expected is None and isinstance(error, TypeError | AttributeError) and "NoneType" in str(error):
+        return "; this case has no expected value (expected=None), as a reward never has"
+    return ""

@@ -1,0 +1,136 @@
+"""The options of a metric: their names, and what each may be."""
+
+import contextlib
+import math
+from collections.abc import Iterable
+from typing import Any, Literal, TypedDict
+
+from .errors import DefinitionError
+from .score import shown
+
+__all__ = ["MetricOptions", "checked_options"]
+
+MAX_TIMEOUT_SECONDS = 600.0
+
+
+class MetricOptions(TypedDict, total=False):
+    """The keyword options of `Metric`, which every `as_*` function takes too."""
+
+    name: str | None
+    score_range: tuple[float, float] | None
+    score_names: Iterable[str] | None
+    failure_score: float
+    success_threshold: float | None
+    memo: Literal["rollout", "content"] | None
+    timeout: float | None
+    stop_after: int | None
+    max_failures_in_a_row: int | None
+    copy_inputs: bool
+    max_feedback_chars: int | None
+
+
+def checked_options(options: MetricOptions) -> dict[str, Any]:
+    """Check what can be checked before any call.
+
+    Args:
+        options: All options of `Metric`, but for the name.
+
+    Returns:
+        The same, with numbers as floats and names as a tuple.
+
+    Raises:
+        DefinitionError: An option cannot work; names it, shows it and says what it may be.
+    """
+    given: dict[str, Any] = dict(options)
+    return {
+        "score_range": _checked_range(given["score_range"]),
+        "score_names": None if given["score_names"] is None else _checked_names(given["score_names"]),
+        "failure_score": _checked_number("failure_score", given["failure_score"]),
+        "success_threshold": _checked_threshold(given["success_threshold"], given["score_range"]),
+        "memo": _checked_memo(given["memo"]),
+        "timeout": _checked_timeout(given["timeout"]),
+        "stop_after": _checked_count("stop_after", given["stop_after"]),
+        "max_failures_in_a_row": _checked_count("max_failures_in_a_row", given["max_failures_in_a_row"]),
+        "copy_inputs": _checked_flag("copy_inputs", given["copy_inputs"]),
+        "max_feedback_chars": _checked_count("max_feedback_chars", given["max_feedback_chars"], at_least=100),
+    }
+
+
+def _option_error(option: str, value: object, mend: str) -> DefinitionError:
+    return DefinitionError(f"{option}={shown(value, with_type=False)} cannot be used: {mend}")
+
+
+def _checked_number(option: str, value: object) -> float:
+    with contextlib.suppress(OverflowError):
+        if isinstance(value, int | float) and math.isfinite(value):
+            return float(value)
+    raise _option_error(option, value, "it must be a finite number")
+
+
+def checked_name(value: object) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise _option_error("name", value, "it must be a text")
+    return value
+
+
+def _checked_flag(option: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _option_error(option, value, "it must be True or False")
+    return value
+
+
+def _checked_range(value: Any) -> tuple[float, float] | None:
+    if value is None:
+        return None
+    try:
+        low, high = (_checked_number("score_range", bound) for bound in value)
+    except (TypeError, ValueError):
+        raise _option_error("score_range", value, "it must be a pair (low, high), such as (0, 10)") from None
+    if low >= high:
+        raise _option_error("score_range", value, "low must be below high")
+    return low, high
+
+
+def _checked_threshold(value: object, score_range: object) -> float | None:
+    if value is None:
+        return None
+    threshold = _checked_number("success_threshold", value)
+    if score_range is not None and not 0.0 <= threshold <= 1.0:
+        raise _option_error(
+            "success_threshold", value, "with a score_range it is on the normalised scale, 0 to 1"
+        )
+    return threshold
+
+
+def _checked_names(value: Any) -> tuple[str, ...]:
+    try:
+        names = () if isinstance(value, str) else tuple(value)
+    except TypeError:
+        names = ()
+    if not names or not all(isinstance(name, str) for name in names):
+        raise _option_error("score_names", value, 'it must be a list of names, such as ["format", "facts"]')
+    return names
+
+
+def _checked_memo(value: Any) -> Literal["rollout", "content"] | None:
+    if value not in (None, "rollout", "content"):
+        raise _option_error("memo", value, 'it must be "rollout", "content" or None')
+    return value
+
+
+def _checked_timeout(value: Any) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or not 0.0 < value <= MAX_TIMEOUT_SECONDS:
+        raise _option_error(
+            "timeout",
+            value,
+            "it must be a finite number of seconds, above 0 and at most 600; None for no limit",
+        )
+    return float(value)
+
+
+def _checked_count(option: str, value: object, at_least: int = 1) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= at_least):
+        return value
+    raise _option_error(option, value, f"it must be a whole number, at least {at_least}, or None")

@@ -1,0 +1,1042 @@
+"""The metric in the real `gepa.optimize` and `optimize_anything`."""
+
+import asyncio
+import base64
+import contextvars
+import copy
+import io
+import json
+import logging
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import namedtuple
+from dataclasses import dataclass
+from typing import Any
+
+import cloudpickle
+import dspy
+import gepa
+import pydantic
+import pytest
+from gepa.image import Image
+from gepa.optimize_anything import (
+    EngineConfig,
+    GEPAConfig,
+    RefinerConfig,
+    ReflectionConfig,
+    optimize_anything,
+)
+from gepa.optimize_anything import log as oa_log
+from gepa.strategies.proposal_sampling import IndependentSampling
+from PIL import Image as Pillow
+
+from skynet_adapters.cases import Case
+from skynet_adapters.errors import DataError, DefinitionError, MetricBroken, MetricError
+from skynet_adapters.gepa import as_gepa_adapter, as_gepa_dataset, as_gepa_evaluator, as_reflection_lm
+from skynet_adapters.metric import Metric
+
+CASES = [Case(str(number), {"n": number}, {"label": f"L{number}"}) for number in range(8)]
+SEED = "Guess."
+RULE = "Say the label."
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+
+
+def run(artifact, input):
+    return f"L{input['n']}" if RULE in artifact else "?"
+
+
+def score(input, output, expected=None):
+    right = output == expected["label"]
+    return (1.0 if right else 0.25), {
+        "feedback": "Right." if right else f"Expected {expected['label']!r}, got {output!r}.",
+        "scores": {"exact": float(right), "length": 0.5},
+    }
+
+
+def plain_score(input, output, expected=None):
+    value, info = score(input, output, expected)
+    return value, {"feedback": info["feedback"]}
+
+
+class Log(list):
+    """GEPA's logger."""
+
+    def log(self, message):
+        self.append(str(message))
+
+
+class Reflection:
+    """A reflection model that writes the rule, and keeps the prompts."""
+
+    def __init__(self, answer=RULE, fail_at=()):
+        self.answer, self.fail_at, self.prompts = answer, fail_at, []
+
+    def __call__(self, prompt):
+        self.prompts.append(prompt)
+        if len(self.prompts) in self.fail_at:
+            raise ConnectionError("the model is away")
+        return self.answer(prompt) if callable(self.answer) else self.answer
+
+
+@pytest.fixture(autouse=True)
+def log():
+    """What this package logs, as texts."""
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("skynet_adapters")
+    logger.addHandler(handler)
+    yield lines
+    logger.removeHandler(handler)
+
+
+def optimized(adapter, reflection=None, *, cases=CASES, budget=40, **arguments):
+    return gepa.optimize(
+        adapter.seed_candidate,
+        trainset=cases,
+        valset=cases,
+        adapter=adapter,
+        reflection_lm=as_reflection_lm(reflection or Reflection()),
+        max_metric_calls=budget,
+        **{"logger": Log(), **arguments},
+    )
+
+
+# --- whole runs --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frontier", ["instance", "objective", "hybrid", "cartesian"])
+def test_a_text_is_optimised_with_every_frontier(frontier):
+    reflection = Reflection()
+    with as_gepa_adapter(score, run, artifact=SEED) as adapter:
+        result = optimized(adapter, reflection, frontier_type=frontier)
+    assert adapter.artifact(result.best_candidate) == RULE
+    assert result.val_aggregate_scores[0] == 0.25
+    assert max(result.val_aggregate_scores) == 1.0
+    assert len(adapter.metric.failures) == 0
+
+
+def test_the_reflection_prompt_holds_input_output_and_the_exact_feedback_with_its_scores():
+    reflection = Reflection()
+    optimized(as_gepa_adapter(score, run, artifact=SEED), reflection)
+    number = next(number for number in range(8) if f"'L{number}'" in reflection.prompts[0])
+    expected = (
+        f"## Inputs\n### n\n{number}\n\n## Generated Outputs\n?\n\n## Feedback\n"
+        f"Expected 'L{number}', got '?'.\n\nScore: 0.25\nNamed scores: exact 0, length 0.5\n"
+    )
+    assert expected in reflection.prompts[0]
+    assert "## Expected" not in reflection.prompts[0]
+
+
+def test_expected_values_stand_in_the_prompt_when_they_are_wanted():
+    reflection = Reflection()
+    optimized(as_gepa_adapter(plain_score, run, artifact=SEED, include_expected=True), reflection)
+    assert "## Expected\n### label\nL" in reflection.prompts[0]
+
+
+def two_part_score(input, output, expected=None):
+    right = output == "plan answer"
+    return float(right), {
+        "feedback": "The general text.",
+        "component_feedback": {} if right else {"plan": "Plan better.", "answer": "Answer better."},
+    }
+
+
+def two_part_run(artifact, input):
+    assert list(artifact) == ["plan", "answer"]
+    return " ".join(name for name, text in artifact.items() if RULE in text)
+
+
+@pytest.mark.parametrize("selector", ["round_robin", "all"])
+def test_each_part_reads_its_own_text(selector):
+    reflection = Reflection()
+    artifact = {"plan": "Old plan.", "answer": "Old answer."}
+    adapter = as_gepa_adapter(two_part_score, two_part_run, artifact=artifact)
+    result = optimized(
+        adapter,
+        reflection,
+        budget=60,
+        module_selector=selector,
+        acceptance_criterion="improvement_or_equal",
+        use_merge=True,
+    )
+    of_plan = [prompt for prompt in reflection.prompts if "Old plan." in prompt]
+    of_answer = [prompt for prompt in reflection.prompts if "Old answer." in prompt]
+    assert of_plan
+    assert of_answer
+    assert all("Plan better.\n\nScore: 0" in p and "Answer better." not in p for p in of_plan)
+    assert all("Answer better.\n\nScore: 0" in p and "Plan better." not in p for p in of_answer)
+    assert adapter.artifact(result.best_candidate) == {"plan": RULE, "answer": RULE}
+
+
+def test_a_part_without_a_text_of_its_own_reads_the_general_one():
+    adapter = as_gepa_adapter(
+        lambda i, o, e: (0.5, {"feedback": "General.", "component_feedback": {"plan": "Own."}}),
+        lambda artifact, input: "x",
+        artifact={"plan": "a", "answer": "b"},
+    )
+    batch = adapter.evaluate(CASES[:1], adapter.seed_candidate, capture_traces=True)
+    records = adapter.make_reflective_dataset(adapter.seed_candidate, batch, ["plan", "answer"])
+    assert [records[name][0]["Feedback"] for name in ("plan", "answer")] == [
+        "Own.\n\nScore: 0.5",
+        "General.\n\nScore: 0.5",
+    ]
+
+
+def test_a_run_is_resumed_from_its_folder(tmp_path):
+    folder = str(tmp_path / "run")
+    first = optimized(as_gepa_adapter(score, run, artifact=SEED), budget=20, run_dir=folder)
+    second = optimized(as_gepa_adapter(score, run, artifact=SEED), budget=60, run_dir=folder)
+    assert second.candidates[: len(first.candidates)] == first.candidates
+    assert second.best_candidate == {"artifact": RULE}
+
+
+KILLED = """
+import os, signal, sys, time
+import gepa
+from skynet_adapters.gepa import as_gepa_adapter, as_gepa_dataset, as_reflection_lm
+
+calls = 0
+
+def run(artifact, input):
+    global calls
+    calls += 1
+    if calls == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return "x" * artifact.count("more")
+
+def score(input, output, expected=None):
+    return len(output) / 10, {"feedback": "Say more.", "scores": {"length": len(output) / 10}}
+
+cases = as_gepa_dataset([{"input": {"n": n}} for n in range(4)])
+adapter = as_gepa_adapter(score, run, artifact="more")
+result = gepa.optimize(
+    adapter.seed_candidate, cases, cases, adapter=adapter, run_dir=sys.argv[1], frontier_type="hybrid",
+    reflection_lm=as_reflection_lm(lambda prompt: prompt.split("```")[1] + "more"), max_metric_calls=80,
+)
+best = result.best_candidate["artifact"].count("more")
+print("BEST", best, len(result.candidates), result.total_metric_calls)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX")
+def test_a_run_that_was_killed_is_resumed(tmp_path):
+    def started(kill_at):
+        command = [sys.executable, "-c", KILLED, str(tmp_path / "run"), str(kill_at)]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    assert started(40).returncode == -signal.SIGKILL
+    state = (tmp_path / "run" / "gepa_state.bin").read_bytes()
+    kept = len(pickle.loads(state)["program_candidates"])
+    assert kept > 1
+    finished = started(-1)
+    best, candidates, calls = map(int, finished.stdout.split("BEST ")[1].split())
+    assert candidates > kept
+    assert best == candidates
+    assert calls >= 80
+
+
+def test_several_candidates_are_evaluated_at_once():
+    barrier = threading.Barrier(24)
+
+    def together(artifact, input):
+        barrier.wait(10)
+        return run(artifact, input)
+
+    adapter = as_gepa_adapter(score, together, artifact=SEED)
+    batches = adapter.batch_evaluate([({"artifact": text}, CASES) for text in (SEED, RULE, SEED)])
+    assert [batch.scores for batch in batches] == [[0.25] * 8, [1.0] * 8, [0.25] * 8]
+    result = optimized(
+        as_gepa_adapter(score, run, artifact=SEED),
+        sampling_strategy=IndependentSampling(2),
+        reflection_minibatch_size=2,
+    )
+    assert result.best_candidate == {"artifact": RULE}
+
+
+# --- cases -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("1", {"n": 1}, {"label": "L1"}),
+        {"input": {"n": 1}, "expected": {"label": "L1"}},
+        {"id": "1", "input": {"n": 1}, "expected": {"label": "L1"}, "note": "unread"},
+        dspy.Example(n=1, label="L1").with_inputs("n"),
+    ],
+)
+def test_cases_come_in_every_form(case):
+    adapter = as_gepa_adapter(score, run, artifact=RULE)
+    batch = adapter.evaluate([case], adapter.seed_candidate, capture_traces=True)
+    assert batch.scores == [1.0]
+    assert batch.trajectories[0].input == {"n": 1}
+    assert batch.trajectories[0].expected == {"label": "L1"}
+
+
+@pytest.mark.parametrize(
+    "case", [{"input": {"n": 1}}, dspy.Example(n=1).with_inputs("n"), Case("1", {"n": 1})]
+)
+def test_a_case_may_expect_nothing(case):
+    seen = []
+    adapter = as_gepa_adapter(
+        lambda i, o, expected=None: (seen.append(expected), (1.0, {"feedback": "f"}))[1], run, artifact=SEED
+    )
+    adapter.evaluate([case], adapter.seed_candidate)
+    assert seen == [None]
+
+
+@pytest.mark.parametrize(
+    ("case", "said"),
+    [
+        ({"n": 1}, "is no case"),
+        ({"input": "text"}, "dict of fields as input"),
+        (7, "is no case"),
+        (None, "is no case"),
+        (dspy.Example(n=1, label="L1"), r"\.with_inputs\(\.\.\.\)"),
+    ],
+)
+def test_what_is_no_case_stops_the_run_before_anything_is_paid(case, said):
+    calls = []
+    adapter = as_gepa_adapter(score, lambda a, i: calls.append(i), artifact=SEED)
+    with pytest.raises(DataError, match=said):
+        optimized(adapter, cases=[CASES[0], case])
+    assert calls == []
+
+
+def test_a_candidate_of_another_artifact_is_refused():
+    adapter = as_gepa_adapter(score, run, artifact=SEED)
+    with pytest.raises(DataError, match="lacks the components"):
+        adapter.evaluate(CASES, {"other": "x"})
+
+
+@pytest.mark.parametrize(("dataset", "true"), [(list, False), (as_gepa_dataset, True)])
+def test_the_cache_does_not_take_a_train_case_for_a_validation_case(dataset, true):
+    def seen_train_cases(artifact, input):
+        return f"L{input['n']}" if input["n"] < 4 else "?"
+
+    result = gepa.optimize(
+        {"artifact": SEED},
+        trainset=dataset(CASES[:4]),
+        valset=dataset(CASES[4:]),
+        adapter=as_gepa_adapter(plain_score, seen_train_cases, artifact=SEED),
+        reflection_lm=Reflection(),
+        max_metric_calls=40,
+        cache_evaluation=True,
+        skip_perfect_score=False,
+        acceptance_criterion="improvement_or_equal",
+        reflection_minibatch_size=4,
+        logger=Log(),
+    )
+    assert (max(result.val_aggregate_scores) == 0.25) is true
+
+
+def test_ids_are_the_same_in_every_run_and_tell_equal_cases_apart():
+    twice = [CASES[0], CASES[0], {"input": {"n": 0}, "expected": {"label": "L0"}}]
+    dataset, again = as_gepa_dataset(twice), as_gepa_dataset(iter(twice))
+    assert dataset.all_ids() == again.all_ids() == sorted(set(dataset.all_ids()))
+    assert dataset.fetch(dataset.all_ids()[1:]) == twice[1:]
+    assert len(dataset) == 3
+    lock, other = threading.Lock(), threading.Lock()
+    unread = [Case("1", {"lock": lock}), Case("2", {"lock": lock}), {"input": {"lock": lock}}]
+    ids = {as_gepa_dataset([case]).all_ids()[0] for case in [*unread, {"input": {"lock": other}}]}
+    assert len(ids) == 4
+
+
+def test_a_data_set_is_checked_when_it_is_made():
+    with pytest.raises(DataError, match=r"case 2: .* is no case"):
+        as_gepa_dataset([CASES[0], {"n": 1}])
+    with pytest.raises(DataError, match="empty"):
+        as_gepa_dataset([])
+
+
+def test_a_data_set_serves_every_way_of_running(tmp_path):
+    dataset = as_gepa_dataset(CASES)
+    for _ in range(2):
+        adapter = as_gepa_adapter(score, run, artifact=SEED)
+        result = optimized(adapter, cases=dataset, run_dir=str(tmp_path), frontier_type="cartesian")
+    assert result.best_candidate == {"artifact": RULE}
+    result = optimize_anything(
+        SEED, evaluator=as_gepa_evaluator(score, run), dataset=dataset, config=config(Reflection())
+    )
+    assert result.best_candidate == RULE
+
+
+# --- faults ------------------------------------------------------------------------------------------
+
+
+class WithLock:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __eq__(self, other):
+        return False
+
+    __hash__ = None
+
+
+def raises(artifact, input):
+    raise ValueError("no such tool")
+
+
+FAULTS = {
+    "raises": (raises, "It raised ValueError: no such tool (test_gepa.py, line"),
+    "exits": (lambda a, i: exit(3), "It raised SystemExit: 3"),
+    "hangs": (lambda a, i: time.sleep(2), "It did not answer within 0.3 s."),
+    "nothing": (lambda a, i: None, "It returned nothing."),
+    "huge": (lambda a, i: "x" * 5_000_000, "got 'xxx"),
+    "surrogate": (lambda a, i: "a\ud800b", "Expected "),
+    "lock": (lambda a, i: WithLock(), "Expected "),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_of_run_stays_with_its_case(fault, tmp_path):
+    bad, said = FAULTS[fault]
+
+    def sometimes_bad(artifact, input):
+        return bad(artifact, input) if input["n"] % 4 == 1 else run(artifact, input)
+
+    reflection = Reflection()
+    with as_gepa_adapter(score, sometimes_bad, artifact=SEED, run_timeout=0.3) as adapter:
+        result = optimized(
+            adapter, reflection, run_dir=str(tmp_path), reflection_minibatch_size=8, frontier_type="hybrid"
+        )
+    value = 0.25 if fault in ("huge", "surrogate", "lock") else 0.0
+    assert result.best_candidate == {"artifact": RULE}
+    wrong, right = result.val_subscores[0], result.val_subscores[1]
+    assert [wrong[n] for n in range(8)] == [value if n in (1, 5) else 0.25 for n in range(8)]
+    assert [right[n] for n in range(8)] == [value if n in (1, 5) else 1.0 for n in range(8)]
+    assert said in reflection.prompts[0]
+    assert "### n\n1\n" in reflection.prompts[0]
+    assert len(reflection.prompts[0]) < 60_000
+    reflection.prompts[0].encode()
+
+
+@pytest.mark.parametrize("fault", ["raises", "nothing"])
+def test_the_record_of_a_failed_case_says_so(fault):
+    adapter = as_gepa_adapter(score, FAULTS[fault][0], artifact=SEED)
+    batch = adapter.evaluate(CASES[:1], adapter.seed_candidate, capture_traces=True)
+    (record,) = adapter.make_reflective_dataset(adapter.seed_candidate, batch, ["artifact"])["artifact"]
+    assert record["Inputs"] == {"n": 0}
+    assert record["Generated Outputs"] == "(no output)"
+    assert f"The program gave no output. {FAULTS[fault][1]}" in record["Feedback"]
+    assert record["Feedback"].endswith("\n\nScore: 0")
+    assert batch.trajectories[0].score.error is not None
+    assert adapter.metric.calls == 0
+
+
+def test_what_an_error_carries_is_the_output_so_far():
+    def half(artifact, input):
+        raise subprocess.CalledProcessError(1, "tool", output="half of it")
+
+    adapter = as_gepa_adapter(score, half, artifact=SEED)
+    batch = adapter.evaluate(CASES[:1], adapter.seed_candidate, capture_traces=True)
+    (record,) = adapter.make_reflective_dataset(adapter.seed_candidate, batch, ["artifact"])["artifact"]
+    assert record["Generated Outputs"] == "half of it"
+    assert batch.scores == [0.0]
+
+
+def test_a_score_that_raises_on_one_case_leaves_the_others_alone():
+    def sometimes(input, output, expected=None):
+        if input["n"] % 4 == 1:
+            raise KeyError("label")
+        return score(input, output, expected)
+
+    reflection = Reflection()
+    adapter = as_gepa_adapter(sometimes, run, artifact=SEED)
+    result = optimized(adapter, reflection, reflection_minibatch_size=8, frontier_type="cartesian")
+    assert result.best_candidate == {"artifact": RULE}
+    assert [result.val_subscores[1][n] for n in range(8)] == [0.0 if n in (1, 5) else 1.0 for n in range(8)]
+    assert "raised KeyError: 'label'" in reflection.prompts[0]
+
+
+@pytest.mark.parametrize("raise_on_exception", [True, False])
+def test_a_score_that_fails_on_everything_stops_the_run_with_its_fault(raise_on_exception):
+    def broken(input, output, expected=None):
+        raise KeyError("lable")
+
+    adapter = as_gepa_adapter(broken, run, artifact=SEED)
+    with pytest.raises(MetricError, match="lable"):
+        optimized(adapter, raise_on_exception=raise_on_exception)
+    assert adapter.metric.calls <= 9
+
+
+@pytest.mark.parametrize(("raise_on_exception", "kind"), [(True, MetricError), (False, MetricBroken)])
+def test_a_score_that_fails_from_some_moment_on_stops_the_run(raise_on_exception, kind):
+    calls = iter(range(1_000))
+
+    def revoked(input, output, expected=None):
+        if next(calls) > 15:
+            raise PermissionError("the key was revoked")
+        return plain_score(input, output, expected)
+
+    adapter = as_gepa_adapter(revoked, run, artifact=SEED, max_failures_in_a_row=6)
+    with pytest.raises(kind, match="the key was revoked"):
+        optimized(
+            adapter,
+            Reflection(lambda prompt: "Worse."),
+            budget=10_000,
+            raise_on_exception=raise_on_exception,
+        )
+    assert adapter.metric.calls < 60
+
+
+def test_a_metric_whose_first_failures_come_back_first_is_not_broken():
+    def slow_where_right(input, output, expected=None):
+        if input["n"] < 6:
+            raise ValueError("bad case")
+        time.sleep(0.2)
+        return plain_score(input, output, expected)
+
+    adapter = as_gepa_adapter(slow_where_right, run, artifact=SEED)
+    batch = adapter.evaluate(CASES, adapter.seed_candidate)
+    assert batch.scores == [0.0] * 6 + [0.25] * 2
+
+
+def test_a_metric_that_works_again_lets_an_adapter_be_used_again():
+    away = True
+
+    def sometimes_away(input, output, expected=None):
+        if away:
+            raise ConnectionError("away")
+        return plain_score(input, output, expected)
+
+    adapter = as_gepa_adapter(sometimes_away, run, artifact=SEED, max_failures_in_a_row=3)
+    with pytest.raises(MetricError):
+        adapter.evaluate(CASES, adapter.seed_candidate)
+    away = False
+    assert adapter.evaluate(CASES, adapter.seed_candidate).scores == [0.25] * 8
+
+
+@pytest.mark.parametrize("fail_at", [(1,), (1, 2), (1, 2, 3, 4)])
+def test_a_reflection_model_that_fails_first_does_not_end_the_run(fail_at, log):
+    result = optimized(as_gepa_adapter(score, run, artifact=SEED), Reflection(fail_at=fail_at), budget=60)
+    assert result.best_candidate == {"artifact": RULE}
+    assert "the reflection model 'Reflection' raised ConnectionError: the model is away" in log
+
+
+def test_ctrl_c_passes():
+    def interrupted(artifact, input):
+        raise KeyboardInterrupt
+
+    adapter = as_gepa_adapter(score, interrupted, artifact=SEED)
+    with pytest.raises(KeyboardInterrupt):
+        adapter.evaluate(CASES, adapter.seed_candidate)
+
+
+# --- named scores ------------------------------------------------------------------------------------
+
+
+def test_every_case_has_every_named_score():
+    def uneven(input, output, expected=None):
+        name = "even" if input["n"] % 2 == 0 else "odd"
+        return 1.0, {"feedback": "f", "scores": {name: 1.0}}
+
+    adapter = as_gepa_adapter(uneven, lambda a, i: None if i["n"] == 3 else "x", artifact=SEED)
+    batch = adapter.evaluate(CASES[:4], adapter.seed_candidate)
+    assert batch.objective_scores == [
+        {"even": 1.0, "odd": 0.0},
+        {"odd": 1.0, "even": 0.0},
+        {"even": 1.0, "odd": 0.0},
+        {"even": 0.0, "odd": 0.0},
+    ]
+
+
+def test_a_metric_without_named_scores_gives_no_objectives():
+    adapter = as_gepa_adapter(plain_score, run, artifact=SEED)
+    assert adapter.evaluate(CASES, adapter.seed_candidate).objective_scores is None
+
+
+def test_a_seed_that_fails_everywhere_needs_the_names(log):
+    failing = lambda artifact, input: run(artifact, input) if RULE in artifact else None  # noqa: E731
+    with pytest.raises(ValueError, match="requires objective_scores"):
+        optimized(as_gepa_adapter(score, failing, artifact=SEED), frontier_type="objective")
+    assert any("pass score_names=[...]" in line for line in log)
+    adapter = as_gepa_adapter(score, failing, artifact=SEED, score_names=["exact", "length"])
+    result = optimized(adapter, frontier_type="objective")
+    assert result.best_candidate == {"artifact": RULE}
+
+
+# --- how run is called -------------------------------------------------------------------------------
+
+
+def test_run_may_be_async():
+    async def answer(artifact, input):
+        await asyncio.sleep(0.01)
+        if input["n"] == 2:
+            await asyncio.sleep(5)
+        return run(artifact, input)
+
+    adapter = as_gepa_adapter(score, answer, artifact=RULE, run_timeout=0.5)
+    batch = adapter.evaluate(CASES[:4], adapter.seed_candidate)
+    assert batch.scores == [1.0, 1.0, 0.0, 1.0]
+    unlimited = as_gepa_adapter(score, answer, artifact=RULE, run_timeout=None)
+    assert unlimited.evaluate(CASES[:2], adapter.seed_candidate).scores == [1.0, 1.0]
+
+
+def test_the_callers_context_reaches_run_and_score():
+    variable = contextvars.ContextVar("variable", default="unset")
+    lm = dspy.LM("scripted/none")
+    seen = set()
+
+    def look(*arguments):
+        seen.add((variable.get(), dspy.settings.lm is lm))
+        return "x"
+
+    adapter = as_gepa_adapter(
+        lambda i, o, e: (look() == "", {"feedback": "f"}), look, artifact=SEED, max_workers=3
+    )
+    variable.set("mine")
+    with dspy.context(lm=lm):
+        adapter.evaluate(CASES, adapter.seed_candidate)
+    assert seen == {("mine", True)}
+
+
+def test_run_cannot_change_the_case_or_the_artifact():
+    def greedy(artifact, input):
+        input["n"] = None
+        input["deep"]["list"].clear()
+        artifact["plan"] = ""
+        return "x"
+
+    case = Case("1", {"n": 1, "deep": {"list": [1]}}, {"label": "x"})
+    adapter = as_gepa_adapter(score, greedy, artifact={"plan": "p"})
+    candidate = adapter.seed_candidate
+    assert adapter.evaluate([case, case], candidate).scores == [1.0, 1.0]
+    assert case.input == {"n": 1, "deep": {"list": [1]}}
+    assert candidate == adapter.seed_candidate == {"plan": "p"}
+
+
+def test_no_more_than_max_workers_run_at_once():
+    width, high, lock = 0, 0, threading.Lock()
+
+    def watched(artifact, input):
+        nonlocal width, high
+        with lock:
+            width += 1
+            high = max(high, width)
+        time.sleep(0.02)
+        with lock:
+            width -= 1
+        return "x"
+
+    with as_gepa_adapter(plain_score, watched, artifact=SEED, max_workers=2) as adapter:
+        adapter.evaluate(CASES, adapter.seed_candidate)
+    assert high == 2
+
+
+def test_a_batch_runs_as_one():
+    barrier = threading.Barrier(40)
+
+    def together(artifact, input):
+        barrier.wait(10)
+        return f"L{input['n']}"
+
+    with as_gepa_adapter(plain_score, together, artifact=SEED) as adapter:
+        for _ in range(2):
+            assert adapter.evaluate(CASES * 5, adapter.seed_candidate).scores == [1.0] * 40
+
+
+def test_threads_are_used_again_and_end_with_the_adapter():
+    def threads():
+        return [t for t in threading.enumerate() if t.name.startswith("skynet-adapters-rollout")]
+
+    before = len(threads())
+    with as_gepa_adapter(score, run, artifact=SEED) as adapter:
+        for _ in range(5):
+            adapter.evaluate(CASES, adapter.seed_candidate)
+        assert len(threads()) - before <= 8
+    deadline = time.monotonic() + 5
+    while len(threads()) > before and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(threads()) <= before
+    assert adapter.evaluate(CASES, adapter.seed_candidate).scores == [0.25] * 8
+    adapter.close()
+
+
+def test_an_empty_batch_gives_an_empty_answer():
+    adapter = as_gepa_adapter(score, run, artifact=SEED)
+    batch = adapter.evaluate([], adapter.seed_candidate, capture_traces=True)
+    assert (batch.outputs, batch.scores, batch.trajectories) == ([], [], [])
+
+
+def test_traces_are_given_when_they_are_wanted():
+    adapter = as_gepa_adapter(score, run, artifact=SEED)
+    assert adapter.evaluate(CASES, adapter.seed_candidate).trajectories is None
+    whole = adapter.evaluate(CASES, adapter.seed_candidate, capture_traces=True)
+    assert [trajectory.output for trajectory in whole.trajectories] == ["?"] * 8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"run": "run"}, r"run\(artifact, input\); got 'run'"),
+        ({"run": lambda input: input}, r"cannot be called as run\(artifact, input\)"),
+        ({"run": dspy.Predict("question -> answer")}, "got the DSPy program"),
+        ({"artifact": {}}, "has no parts"),
+        ({"max_workers": 0}, "at least 1"),
+        ({"run_timeout": 0}, "above 0"),
+        ({"run_timeout": float("inf")}, "finite"),
+        ({"colour": "red"}, "unknown option 'colour'"),
+        ({"score": "score"}, "a metric is a function"),
+        ({"score": Metric(score), "timeout": 3}, "has its options already"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(arguments, said):
+    arguments = {"score": score, "run": run, "artifact": SEED, **arguments}
+    with pytest.raises(DefinitionError, match=said):
+        as_gepa_adapter(**arguments)
+
+
+def test_a_metric_is_taken_as_it_is():
+    metric = Metric(score)
+    assert as_gepa_adapter(metric, run, artifact=SEED).metric is metric
+    assert as_gepa_evaluator(metric, run).metric is metric
+
+
+def test_an_artifact_with_gepas_placeholder_is_pointed_out(log):
+    as_gepa_adapter(score, run, artifact={"plan": "Use <side_info> tags."})
+    assert any("the part 'plan' of the artifact has <side_info>" in line for line in log)
+
+
+# --- what goes out -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Point:
+    x: int
+    name: str
+
+
+class Model(pydantic.BaseModel):
+    x: int
+
+
+class Bad:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+class BadDict(dict):
+    def items(self):
+        raise RuntimeError("no items")
+
+
+Named = namedtuple("Named", ["x", "y"])
+ITSELF: list[Any] = [1]
+ITSELF.append(ITSELF)
+
+
+@pytest.mark.parametrize(
+    ("output", "plain"),
+    [
+        ("text", "text"),
+        ({"a": [1, 2.5, True, None], 3: ("x",)}, {"a": [1, 2.5, True, None], "3": ["x"]}),
+        (Point(1, "p"), {"x": 1, "name": "p"}),
+        (Model(x=1), {"x": 1}),
+        (Named(1, 2), {"x": 1, "y": 2}),
+        (dspy.Prediction(answer="A", items=[1]), {"answer": "A", "items": [1]}),
+        ({"image": PIXEL}, {"image": "[image]"}),
+        ("a\ud800\0", "a\ufffd\ufffd"),
+    ],
+)
+def test_outputs_are_plain_data_and_whole_objects_stay_in_the_trajectory(output, plain):
+    adapter = as_gepa_adapter(lambda i, o, e: (0.5, {"feedback": "f"}), lambda a, i: output, artifact=SEED)
+    batch = adapter.evaluate(CASES[:1], adapter.seed_candidate, capture_traces=True)
+    assert batch.outputs == [plain]
+    assert batch.trajectories[0].output is output
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        Bad(),
+        BadDict(a=1),
+        ITSELF,
+        {"deep": [[[[[[[[[[[[1]]]]]]]]]]]]},
+        10**5_000,
+        float("nan"),
+        ["x" * 1_000_000] * 50,
+        [[]] * 100_000,
+        {str(n): n for n in range(100_000)},
+        threading.Lock(),
+        lambda: None,
+        b"\xff" * 100_000,
+        open,
+    ],
+    ids=lambda output: type(output).__name__,
+)
+def test_every_output_can_be_saved_and_shown(output):
+    adapter = as_gepa_adapter(
+        lambda i, o, e: (0.5, {"feedback": "f"}), lambda a, i: output, artifact=SEED, copy_inputs=False
+    )
+    batch = adapter.evaluate(CASES[:1], adapter.seed_candidate, capture_traces=True)
+    assert len(pickle.dumps(batch.outputs)) < 60_000
+    records = adapter.make_reflective_dataset(adapter.seed_candidate, batch, ["artifact"])
+    assert len(str(records)) < 60_000
+    json.dumps(batch.outputs).encode()
+
+
+def test_placeholders_in_what_the_reflection_model_reads_are_defused():
+    adapter = as_gepa_adapter(
+        lambda i, o, e: (0.5, {"feedback": "Drop <side_info>."}),
+        lambda a, i: {"<curr_param>": "<side_info>"},
+        artifact=SEED,
+    )
+    batch = adapter.evaluate([Case("1", {"q": "<side_info>"})], adapter.seed_candidate, capture_traces=True)
+    (record,) = adapter.make_reflective_dataset(adapter.seed_candidate, batch, ["artifact"])["artifact"]
+    assert "<side_info>" not in str(record)
+    assert "<curr_param>" not in str(record)
+    assert record["Feedback"] == "Drop <side info>.\n\nScore: 0.5"
+    assert batch.outputs == [{"<curr_param>": "<side_info>"}]
+
+
+def images(tmp_path):
+    path = tmp_path / "pixel.png"
+    Pillow.new("RGB", (1, 1)).save(path)
+    return {
+        "gepa": Image(path=str(path)),
+        "dspy": dspy.Image(PIXEL),
+        "pillow": Pillow.new("CMYK", (1, 1)),
+        "url": PIXEL,
+    }
+
+
+def test_images_reach_the_reflection_model_as_images(tmp_path):
+    shown = images(tmp_path)
+
+    def with_images(input, output, expected=None):
+        return 0.25, {"feedback": "Look.", "rendered": shown["pillow"], "note": "in the text"}
+
+    reflection = Reflection()
+    optimized(
+        as_gepa_adapter(with_images, lambda a, i: {"drawn": shown["gepa"]}, artifact=SEED),
+        reflection,
+        cases=[Case("1", {"photo": shown["dspy"], "other": shown["url"]})],
+        budget=3,
+        reflection_minibatch_size=1,
+    )
+    (message,) = reflection.prompts[0]
+    text, *parts = message["content"]
+    assert len(parts) == 4
+    assert all(part["image_url"]["url"].startswith("data:image/png;base64,") for part in parts)
+    assert "base64" not in text["text"]
+    assert "## rendered\n[IMAGE-4" in text["text"]
+    assert "Look.\n\nScore: 0.25\n\nnote: in the text\n" in text["text"]
+    encoded = parts[3]["image_url"]["url"].partition(",")[2]
+    assert Pillow.open(io.BytesIO(base64.b64decode(encoded))).size == (1, 1)
+
+
+def test_an_image_file_that_is_not_there_does_not_cost_the_proposal():
+    reflection = Reflection()
+    adapter = as_gepa_adapter(
+        plain_score, lambda a, i: run(a, i) if RULE in a else Image(path="/nowhere.png"), artifact=SEED
+    )
+    assert optimized(adapter, reflection).best_candidate == {"artifact": RULE}
+    assert "/nowhere.png" in reflection.prompts[0]
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda value: cloudpickle.loads(cloudpickle.dumps(value))])
+def test_adapter_and_evaluator_can_be_copied_and_pickled(copied):
+    def local_run(artifact, input):
+        return run(artifact, input)
+
+    adapter = as_gepa_adapter(score, local_run, artifact=SEED, include_expected=True)
+    adapter.evaluate(CASES, adapter.seed_candidate)
+    other = copied(adapter)
+    assert other.evaluate(CASES, {"artifact": RULE}).scores == [1.0] * 8
+    assert other.artifact({"artifact": RULE}) == RULE
+    evaluator = copied(as_gepa_evaluator(score, local_run))
+    assert [value for value, _ in evaluator.batch([(RULE, case) for case in CASES])] == [1.0] * 8
+
+
+# --- optimize_anything -------------------------------------------------------------------------------
+
+
+def config(reflection, budget=40, **engine):
+    return GEPAConfig(
+        engine=EngineConfig(max_metric_calls=budget, **engine),
+        reflection=ReflectionConfig(reflection_lm=as_reflection_lm(reflection)),
+    )
+
+
+@pytest.mark.parametrize("way", ["evaluator", "batch_evaluator"])
+@pytest.mark.parametrize("valset", [None, CASES])
+def test_optimize_anything_over_cases(way, valset):
+    reflection = Reflection()
+    with as_gepa_evaluator(score, run, include_expected=True) as evaluator:
+        call = evaluator if way == "evaluator" else evaluator.batch
+        result = optimize_anything(
+            SEED, **{way: call}, dataset=CASES, valset=valset, config=config(reflection)
+        )
+    assert result.best_candidate == RULE
+    number = next(number for number in range(8) if f"'L{number}'" in reflection.prompts[0])
+    for text in (
+        f"## Input\n### n\n{number}\n",
+        "## Output\n?\n",
+        f"## Expected\n### label\nL{number}\n",
+        f"## Feedback\nExpected 'L{number}', got '?'.\n\nScore: 0.25\nNamed scores: exact 0, length 0.5\n",
+    ):
+        assert text in reflection.prompts[0]
+
+
+@pytest.mark.parametrize("way", ["evaluator", "batch_evaluator"])
+def test_optimize_anything_without_cases_judges_the_artifact_itself(way):
+    seen = []
+
+    def short(input, output, expected=None):
+        seen.append((input, expected))
+        return 1 / len(output.split()), {"feedback": f"{len(output.split())} words."}
+
+    evaluator = as_gepa_evaluator(short)
+    call = evaluator if way == "evaluator" else evaluator.batch
+    reflection = Reflection("Short.")
+    result = optimize_anything("Far too long.", **{way: call}, config=config(reflection, budget=6))
+    assert result.best_candidate == "Short."
+    assert ({}, None) in seen
+    assert "## Feedback\n3 words.\n\nScore: 0.333333\n" in reflection.prompts[0]
+    assert "## Input" not in reflection.prompts[0]
+    assert "## Output" not in reflection.prompts[0]
+
+
+def test_optimize_anything_gives_each_part_its_own_text():
+    reflection = Reflection()
+    evaluator = as_gepa_evaluator(two_part_score, two_part_run)
+    result = optimize_anything(
+        {"plan": "Old plan.", "answer": "Old answer."},
+        evaluator=evaluator,
+        dataset=CASES,
+        config=GEPAConfig(
+            engine=EngineConfig(max_metric_calls=60),
+            reflection=ReflectionConfig(reflection_lm=as_reflection_lm(reflection), module_selector="all"),
+        ),
+    )
+    of_plan = next(prompt for prompt in reflection.prompts if "Old plan." in prompt)
+    assert "## Feedback\nPlan better.\n\nScore: 0\n" in of_plan
+    assert "Answer better." not in of_plan
+    assert "The general text." not in of_plan
+    assert result.best_candidate == {"plan": RULE, "answer": RULE}
+
+
+def test_optimize_anything_may_begin_without_a_seed():
+    result = optimize_anything(
+        None,
+        evaluator=as_gepa_evaluator(score, run),
+        dataset=CASES,
+        objective="Label the number.",
+        config=config(Reflection(), budget=20),
+    )
+    assert result.best_candidate == RULE
+
+
+def test_the_refiners_own_prompt_does_not_reach_run():
+    evaluator = as_gepa_evaluator(two_part_score, two_part_run)
+    refined = json.dumps({"plan": RULE, "answer": RULE})
+    result = optimize_anything(
+        {"plan": "Old plan.", "answer": "Old answer."},
+        evaluator=evaluator,
+        dataset=CASES,
+        config=GEPAConfig(
+            engine=EngineConfig(max_metric_calls=30, max_workers=2),
+            reflection=ReflectionConfig(reflection_lm=as_reflection_lm(Reflection())),
+            refiner=RefinerConfig(refiner_lm=as_reflection_lm(Reflection(refined))),
+        ),
+    )
+    assert max(result.val_aggregate_scores) == 1.0
+    assert len(evaluator.metric.failures) == 0
+
+
+def test_a_text_comes_back_from_a_dict_when_the_artifact_is_told():
+    evaluator = as_gepa_evaluator(score, run, artifact=SEED)
+    assert evaluator({"artifact": RULE}, CASES[0])[0] == 1.0
+    with pytest.raises(DataError):
+        evaluator({"other": RULE}, CASES[0])
+    with pytest.raises(DefinitionError, match="no parts"):
+        as_gepa_evaluator(score, run, artifact={})
+
+
+def test_a_fault_of_run_stays_with_its_case_in_optimize_anything():
+    def sometimes(artifact, input):
+        return raises(artifact, input) if input["n"] == 1 else run(artifact, input)
+
+    evaluator = as_gepa_evaluator(score, sometimes, score_names=["exact", "length"])
+    result = optimize_anything(SEED, evaluator=evaluator, dataset=CASES, config=config(Reflection()))
+    assert result.best_candidate == RULE
+    value, side_info = evaluator(RULE, CASES[1])
+    assert value == 0.0
+    assert side_info["Output"] == "(no output)"
+    assert "It raised ValueError: no such tool" in side_info["Feedback"]
+    assert side_info["scores"] == {"exact": 0.0, "length": 0.0}
+
+
+@pytest.mark.parametrize("way", ["evaluator", "batch_evaluator"])
+def test_a_broken_score_stops_optimize_anything(way):
+    def broken(input, output, expected=None):
+        raise KeyError("lable")
+
+    evaluator = as_gepa_evaluator(broken, run)
+    call = evaluator if way == "evaluator" else evaluator.batch
+    with pytest.raises(MetricError, match="lable"):
+        optimize_anything(SEED, **{way: call}, dataset=CASES, config=config(Reflection()))
+
+
+def test_what_run_logs_for_gepa_is_kept():
+    def talkative(artifact, input):
+        oa_log("tried", input["n"])
+        return run(artifact, input)
+
+    reflection = Reflection()
+    optimize_anything(
+        SEED, evaluator=as_gepa_evaluator(score, talkative), dataset=CASES, config=config(reflection)
+    )
+    assert "## log\ntried " in reflection.prompts[0]
+
+
+def test_the_callers_context_reaches_a_batch_evaluator():
+    lm = dspy.LM("scripted/none")
+    seen = set()
+
+    def look(artifact, input):
+        seen.add(dspy.settings.lm is lm)
+        return run(artifact, input)
+
+    with dspy.context(lm=lm):
+        optimize_anything(
+            SEED,
+            batch_evaluator=as_gepa_evaluator(score, look).batch,
+            dataset=CASES,
+            config=config(Reflection()),
+        )
+    assert seen == {True}
+
+
+def test_names_that_gepa_keeps_are_not_overwritten():
+    def greedy(input, output, expected=None):
+        return 0.5, {
+            "feedback": "f",
+            "log": PIXEL,
+            "x_specific_info": PIXEL,
+            "Feedback": PIXEL,
+            "mine": PIXEL,
+        }
+
+    _, side_info = as_gepa_evaluator(greedy, run)(SEED, CASES[0])
+    kept = [key for key, value in side_info.items() if isinstance(value, Image)]
+    assert kept == ["log of the metric", "x_specific_info of the metric", "Feedback of the metric", "mine"]
+    assert side_info["Feedback"] == "f\n\nScore: 0.5"
+
+
+def test_adapter_and_evaluator_agree():
+    adapter = as_gepa_adapter(score, run, artifact=SEED)
+    evaluator = as_gepa_evaluator(adapter.metric, run)
+    batch = adapter.evaluate(CASES, adapter.seed_candidate, capture_traces=True)
+    records = adapter.make_reflective_dataset(adapter.seed_candidate, batch, ["artifact"])["artifact"]
+    answers = evaluator.batch([(SEED, case) for case in CASES])
+    assert [value for value, _ in answers] == batch.scores
+    assert [side_info["Feedback"] for _, side_info in answers] == [record["Feedback"] for record in records]
+    assert [side_info["scores"] for _, side_info in answers] == batch.objective_scores

@@ -1,0 +1,172 @@
+"""The reflection model, on its own and in GEPA."""
+
+import pickle
+from types import SimpleNamespace
+
+import cloudpickle
+import dspy
+import gepa
+import pytest
+from dspy.lm15 import Message, Response, TextPart, Usage
+
+from skynet_adapters.errors import DefinitionError, SkynetAdaptersError
+from skynet_adapters.gepa import as_gepa_adapter, as_reflection_lm
+from tests.scripted import scripted_lm
+
+PIXEL = "data:image/png;base64,iVBORw0KGgo="
+WITH_IMAGE = [
+    {
+        "role": "user",
+        "content": [{"type": "text", "text": "Look."}, {"type": "image_url", "image_url": {"url": PIXEL}}],
+    }
+]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Better.",
+        ["Better."],
+        ["Better.", "Other."],
+        [{"text": "Better.", "reasoning_content": "Hm."}],
+        {"text": "Better."},
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("prompt", ["Write.", WITH_IMAGE], ids=["text", "messages"])
+def test_answers_are_unpacked(answer, prompt):
+    assert as_reflection_lm(lambda given: answer if given == prompt else None)(prompt) == "Better."
+
+
+def test_a_function_may_be_async():
+    async def model(prompt):
+        return f"Better than {prompt}"
+
+    assert as_reflection_lm(model)("this") == "Better than this"
+
+
+@pytest.mark.parametrize("answer", [None, "", " \n", [], [None], [""], {}, {"other": "x"}, 7, b"x"], ids=repr)
+def test_an_answer_without_text_is_an_error_that_is_seen(answer, caplog):
+    def my_model(prompt):
+        return answer
+
+    with pytest.raises(
+        SkynetAdaptersError, match=r"the reflection model 'my_model' gave .* not a text.*max_tokens"
+    ):
+        as_reflection_lm(my_model)("Write.")
+    assert "the reflection model 'my_model' gave" in caplog.text
+
+
+def test_what_the_model_raises_is_logged_and_passes(caplog):
+    def my_model(prompt):
+        raise ConnectionError("away")
+
+    with pytest.raises(ConnectionError):
+        as_reflection_lm(my_model)("Write.")
+    assert "the reflection model 'my_model' raised ConnectionError: away" in caplog.text
+
+
+def test_texts_are_cleaned_on_both_ways():
+    seen = []
+    reflection_lm = as_reflection_lm(lambda prompt: (seen.append(prompt), "b\ud800\0")[1])
+    assert reflection_lm("a\ud800") == "b\ufffd\ufffd"
+    assert seen == ["a\ufffd"]
+
+
+def test_a_dspy_lm_gives_a_text():
+    lm = scripted_lm(lambda messages: f"Better than {messages[-1]['content']}")
+    reflection_lm = as_reflection_lm(lm)
+    assert reflection_lm("this") == "Better than this"
+    assert reflection_lm([{"role": "user", "content": "that"}]) == "Better than that"
+    assert repr(reflection_lm) == "<ReflectionLM 'scripted/model'>"
+
+
+def test_images_go_to_a_dspy_lm_as_images():
+    requests = []
+
+    class Engine:
+        def complete(self, request):
+            requests.append(request)
+            return Response(
+                id=None,
+                model="scripted",
+                message=Message.assistant([TextPart("Seen.")]),
+                finish_reason="stop",
+                usage=Usage(input_tokens=10, output_tokens=5, total_tokens=15),
+            )
+
+    lm = dspy.LM("scripted/images", engine=Engine(), cache=False)
+    assert as_reflection_lm(lm)(WITH_IMAGE) == "Seen."
+    text, image = requests[0].messages[0].parts
+    assert text.text == "Look."
+    assert "image" in type(image).__name__.lower()
+
+
+def test_a_name_is_a_dspy_lm():
+    reflection_lm = as_reflection_lm("openai/gpt-4.1")
+    assert reflection_lm.name == "openai/gpt-4.1"
+
+
+def test_the_tokens_and_the_price_of_a_dspy_lm_are_counted():
+    lm = scripted_lm(lambda messages: "Better.")
+    reflection_lm = as_reflection_lm(lm)
+    lm("not for reflection")
+    reflection_lm("Write.")
+    reflection_lm("Write again.")
+    assert (reflection_lm.total_tokens_in, reflection_lm.total_tokens_out) == (20, 10)
+    assert reflection_lm.total_cost == 0.0
+
+
+def test_a_model_that_counts_for_itself_is_asked_for_it():
+    class Counting:
+        total_cost = 1.5
+
+        def __call__(self, prompt):
+            return "Better."
+
+    reflection_lm = as_reflection_lm(Counting())
+    assert reflection_lm.total_cost == 1.5
+    assert not hasattr(reflection_lm, "total_tokens_in")
+    assert not hasattr(as_reflection_lm(lambda prompt: "Better."), "total_cost")
+
+
+@pytest.mark.parametrize("model", [None, 7, SimpleNamespace()], ids=repr)
+def test_what_is_no_model_is_refused(model):
+    with pytest.raises(DefinitionError, match="a reflection model is a"):
+        as_reflection_lm(model)
+
+
+def test_a_reflection_model_is_taken_twice():
+    once = as_reflection_lm(lambda prompt: "Better.")
+    assert as_reflection_lm(once)("Write.") == "Better."
+
+
+def test_it_can_be_pickled():
+    reflection_lm = cloudpickle.loads(cloudpickle.dumps(as_reflection_lm(lambda prompt: "Better.")))
+    assert reflection_lm("Write.") == "Better."
+    assert pickle.loads(pickle.dumps(as_reflection_lm(len))).name == "len"
+
+
+@pytest.mark.parametrize("with_images", [False, True])
+def test_a_dspy_lm_reflects_in_a_real_run(with_images):
+    lm = scripted_lm(lambda messages: "```\nSay yes.\n```")
+
+    def score(input, output, expected=None):
+        right = output == "yes"
+        return float(right), {
+            "feedback": "Fine." if right else "Say it.",
+            **({"photo": PIXEL} if with_images else {}),
+        }
+
+    adapter = as_gepa_adapter(score, lambda a, i: "yes" if "yes" in a else "no", artifact="Say no.")
+    result = gepa.optimize(
+        adapter.seed_candidate,
+        trainset=[{"input": {"q": "?"}}],
+        adapter=adapter,
+        reflection_lm=as_reflection_lm(lm),
+        max_metric_calls=6,
+        max_reflection_cost=1.0,
+    )
+    assert adapter.artifact(result.best_candidate) == "Say yes."
+    # The scripted engine reads no text of a message that has images in it.
+    assert ("Say it.\n\nScore: 0" in lm.prompts[0]) is not with_images
