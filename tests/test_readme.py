@@ -8,7 +8,8 @@ from pathlib import Path
 README = Path(__file__).resolve().parents[1] / "README.md"
 
 
-def test_every_python_block_runs_and_prints_the_text_block_after_it():
+def test_every_python_block_runs_and_prints_the_text_block_after_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     text = README.read_text(encoding="utf-8")
     code_and_output = r"(<!-- not run: .*? -->\n)?```python\n(.*?)```(?:\n\n```text\n(.*?)```)?"
     blocks = re.findall(code_and_output, text, re.S)
@@ -21,4 +22,4 @@ def test_every_python_block_runs_and_prints_the_text_block_after_it():
         with redirect_stdout(out):
             exec(compile(code, "README.md", "exec"), names)
         if printed:
-            assert out.getvalue() == printed
+            assert out.getvalue().endswith(printed)  # gepa prints its progress before
