@@ -1181,3 +1181,37 @@ def test_one_metric_object_serves_several_evaluations_and_threads_at_once():
         thread.join()
     assert means == {0: 0.0, 5: 25.0, 10: 50.0, 20: 100.0}
     assert metric.metric.calls == 80
+
+
+def test_a_label_that_the_prediction_does_not_have_does_not_stop_a_run_whose_program_is_bad():
+    """The answer that is tried before a stop has the prediction's own fields, and no warning comes of it."""
+
+    def parsing(input, output, expected=None):
+        return float(json.loads(output)["a"] == 1), {"feedback": "OK"}
+
+    devset = [
+        dspy.Example(question=f"q{number}", answer='{"a": 1}', topic="t").with_inputs("question")
+        for number in range(8)
+    ]
+    metric = as_dspy_metric(parsing)
+    with dspy.context(lm=answering(lambda question: "no JSON")):
+        result = dspy.Evaluate(devset=devset, metric=metric, num_threads=1)(
+            dspy.Predict("question -> answer")
+        )
+    assert result.score == 0.0
+    assert len(metric.failures) == 8
+
+
+def test_an_example_without_inputs_and_things_that_are_none_are_named(caplog):
+    metric = as_dspy_metric(lambda input, output: (1.0, {"feedback": "OK"}))
+    assert (
+        "no inputs set"
+        in metric(dspy.Example(question="q", answer="A"), dspy.Prediction(answer="A")).feedback
+    )
+    assert "to_examples makes examples" in metric("q", dspy.Prediction(answer="A")).feedback
+
+
+def test_a_reader_that_exits_does_not_end_the_run():
+    metric = as_dspy_metric(lambda input, output: (1.0, {"feedback": "OK"}), output=lambda pred: exit(3))
+    result = metric(examples(1)[0], dspy.Prediction(answer="A"))
+    assert "the function given as output= raised SystemExit(3)" in result.feedback

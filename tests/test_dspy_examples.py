@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from skynet_adapters import Case, DataError, as_dspy_metric, check_examples, from_examples, to_examples
+from skynet_adapters import Case, DataError, Split, as_dspy_metric, check_examples, from_examples, to_examples
 from tests.scripted import chat, examples, scripted_lm
 
 METHOD_NAMES = [
@@ -392,3 +392,25 @@ def test_a_large_data_set_is_checked_quickly_and_its_fault_told_in_one_line():
     assert said.count("\n") == 1
     assert "(20000 such examples)" in said
     assert len(said) < 300
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ([{"question": "q"}], "load_cases makes them of rows"),
+        ("cases.jsonl", "as from load_cases"),
+        (Case("1", {"q": "a"}, None), "a list of them"),
+        (Split([], [], []), "one part, such as parts.train"),
+        ([Case("1", "q", "a")], "input and expected are dicts of fields"),
+    ],
+)
+def test_what_is_no_list_of_cases_is_refused_with_the_mend(given, told):
+    with pytest.raises(DataError, match=told):
+        to_examples(given)
+
+
+def test_a_program_that_is_a_class_or_a_signature_is_refused():
+    data = to_examples([Case("1", {"question": "q"}, {"answer": "a"})])
+    for program in ("question -> answer", dspy.Predict):
+        with pytest.raises(DataError, match="is no program; give a module"):
+            check_examples(data, program)

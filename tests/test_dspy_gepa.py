@@ -647,3 +647,20 @@ def test_the_several_checks_example_runs_unchanged(shared_metric, frontier):
         {"format": 1.0, "fields": 1.0},
     ]
     assert "Missing fields: date." in reflection.prompts[0]
+
+
+def test_component_feedback_for_a_chain_of_thought_may_leave_its_inner_name_out(caplog):
+    metric = as_dspy_metric(
+        lambda input, output: (
+            0.5,
+            {"feedback": "general", "component_feedback": {"reply": "own", "fnd": "?"}},
+        )
+    )
+    example, prediction = examples(1)[0], dspy.Prediction(answer="A")
+    assert metric(example, prediction, None, "reply.predict").feedback.startswith("own")
+    assert metric(example, prediction, None, "other").feedback.startswith("general")
+    metric(example, prediction, None, "find")
+    metric(example, prediction, None, "find")
+    told = [record.getMessage() for record in caplog.records if "did you mean that" in record.getMessage()]
+    assert len(told) == 1
+    assert "'fnd'" in told[0]

@@ -611,3 +611,27 @@ def test_cloudpickle_carries_a_ready_made_metric_with_predictors():
     example = dspy.Example(question="q", response="Paris").with_inputs("question")
     with dspy.context(lm=retrieving_lm()):
         assert made(example, dspy.Prediction(response="Paris", context=[])) == 1.0
+
+
+def test_a_metric_of_ours_with_fields_of_its_own_keeps_them():
+    def score(input, output, expected=None):
+        return float(output == expected["gold"]), {"feedback": "OK"}
+
+    ours = as_dspy_metric(score, output="final", expected=lambda example: {"gold": example.answer})
+    again = as_dspy_metric(from_dspy_metric(ours))
+    example = dspy.Example(question="q", answer="A").with_inputs("question")
+    assert float(again(example, dspy.Prediction(draft="B", final="A"))) == 1.0
+    with pytest.raises(DefinitionError, match="says itself which field"):
+        from_dspy_metric(ours, output="final")
+    with pytest.raises(DefinitionError, match="already; pass it to DSPy as it is"):
+        as_dspy_metric(ours)
+
+
+def test_a_plain_metric_of_ours_is_taken_for_its_metric():
+    ours = as_dspy_metric(lambda input, output: (1.0, {"feedback": "OK"}))
+    assert as_dspy_metric(ours).metric is ours.metric
+
+
+def test_without_an_expected_value_none_is_told():
+    score = from_dspy_metric(lambda example, pred, trace=None: 0.5, output="answer")
+    assert score({"question": "?"}, "A")[1]["feedback"].endswith("gave 0.5. Got 'A'.")

@@ -2449,3 +2449,78 @@ def test_no_file_of_the_package_shows_as_the_users_frame():
     package = Path(metric_module.__file__).parent
     text = Metric(operator.truediv).score_case("x", "y").feedback
     assert not any(path.name in text for path in package.glob("*.py"))
+
+
+# --- what a first reader and a review found ------------------------------------------------------
+
+
+def test_parameters_in_another_order_are_given_by_name():
+    seen = []
+
+    def by_name(output, expected, input):
+        seen.append((input, output, expected))
+        return 1.0, {"feedback": "OK"}
+
+    assert Metric(by_name).score_case({"q": 1}, "out", {"label": "a"}).error is None
+    assert Metric(
+        lambda output, expected: (float(output == expected["label"]), {"feedback": "OK"})
+    ).score_case({"q": 1}, "a", {"label": "a"}) == Score(1.0, "OK")
+    assert seen == [({"q": 1}, "out", {"label": "a"})]
+
+
+@pytest.mark.parametrize("score", [lambda prediction, reference: 1, lambda response, wanted, extra: 1])
+def test_a_first_parameter_that_is_named_like_an_output_is_refused(score):
+    with pytest.raises(DefinitionError, match="its first one gets the input; write it as score"):
+        Metric(score)
+
+
+def test_the_trial_before_a_stop_keeps_no_books():
+    """It neither ends a row of failures, nor is it asked about an output that is not there."""
+    outputs = []
+
+    def only_perfect(input, output, expected=None):
+        outputs.append(output)
+        if output != "perfect":
+            raise ValueError("boom")
+        return 1.0, {"feedback": "OK"}
+
+    metric = Metric(only_perfect, stop_after=2, max_failures_in_a_row=4)
+    for _ in range(3):
+        metric.score_case({}, "bad", {"answer": "perfect"})
+    assert outputs.count("perfect") == 1
+    assert metric.broken() is None
+    metric.score_case({}, "bad", {"answer": "perfect"})
+    assert "4 times in a row" in (metric.broken() or "")
+
+    outputs.clear()
+    nothing_expected = Metric(only_perfect, stop_after=2)
+    for _ in range(3):
+        nothing_expected.score_case({}, "bad", {"answer": None})
+    assert None not in outputs
+    assert "null" not in outputs
+
+
+def test_a_score_below_0_is_warned_of_only_when_a_failure_would_beat_it(caplog):
+    Metric(lambda i, o: (-0.3, {"feedback": "OK"}), failure_score=-1.0).score_case({}, "a")
+    assert warnings_of(caplog) == []
+    Metric(lambda i, o: (-0.3, {"feedback": "OK"})).score_case({}, "a")
+    (warning,) = warnings_of(caplog)
+    assert "beats a poor answer" in warning
+
+
+def test_a_key_error_says_which_fields_there_are():
+    def score(input, output, expected=None):
+        return float(output == expected["answer"]), {"feedback": "OK"}
+
+    text = str(Metric(score).score_case({"question": "?"}, "a", {"antwort": "a"}).error)
+    assert "KeyError: 'answer'" in text
+    assert "input has ['question'], expected has ['antwort']" in text
+    assert "expected=None" in str(Metric(score).score_case({"question": "?"}, "a").error)
+
+
+def test_kinds_of_failures_are_counted_beyond_those_that_are_kept():
+    metric = Metric(failing, stop_after=None)
+    for _ in range(1_100):
+        metric.score_case({}, "a")
+    assert metric.failures.kinds == {"MetricError": 1_100}
+    assert len(list(metric.failures)) == 1_000
