@@ -172,7 +172,7 @@ def test_one_judgement_is_a_number_a_truth_and_a_text():
 
 def test_the_table_of_evaluate_has_numbers():
     tables = [o.data["text/html"] for o in executed(FIRST_METRIC)["before"].outputs if "data" in o]
-    assert "[0.0]" in tables[0]
+    assert "[0]" in tables[0]
     assert "Prediction(" not in tables[0]
 
 
