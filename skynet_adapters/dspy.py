@@ -12,7 +12,7 @@ import operator
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, Unpack, cast, get_args
+from typing import Any, ClassVar, Protocol, Unpack, cast, get_args
 
 import dspy
 from dspy.dsp.utils.settings import thread_local_overrides
@@ -129,7 +129,7 @@ def as_dspy_metric(
         pred_trace: Any = None,
         program_trace: Any = None,
     ) -> FeedbackScore:
-        return judge(gold, pred, pred_name)
+        return judge.result(gold, pred, pred_name)
 
     return cast("DspyMetric", _dressed(metric, judge.metric, f"{judge.metric.name}_metric"))
 
@@ -384,7 +384,7 @@ class _Judge:
         """Whether there is nothing to it but the metric."""
         return self._output is None and self._expected is None and self._metric_lm is None
 
-    def __call__(self, gold: Any, pred: Any, pred_name: str | None) -> FeedbackScore:
+    def result(self, gold: Any, pred: Any, pred_name: str | None) -> FeedbackScore:
         metric = self.metric
         # With a predictor's name dspy.GEPA asks for the text of what it has scored before.
         asks_again = pred_name is not None
@@ -599,7 +599,7 @@ class _DspyIsolation:
     """
 
     _MARK = "skynet_adapters_inside_metric"
-    _OFF: Mapping[str, Any] = {
+    _OFF: ClassVar[dict[str, Any]] = {
         "usage_tracker": None,
         "caller_predict": None,
         "send_stream": None,
@@ -608,7 +608,8 @@ class _DspyIsolation:
 
     def enter(self, metric: Metric) -> Any:
         calls = _ModelCalls()
-        overrides: Any = {**thread_local_overrides.get(), **self._OFF, "trace": [], "caller_modules": [calls]}
+        overrides: Any = thread_local_overrides.get() | self._OFF
+        overrides["trace"], overrides["caller_modules"] = [], [calls]
         return thread_local_overrides.set(overrides), calls, metric
 
     def leave(self, token: Any) -> None:

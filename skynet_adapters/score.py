@@ -68,8 +68,9 @@ class Score(NamedTuple):
         Returns:
             Text of one or more paragraphs, never empty.
         """
-        own: Mapping[str, str] | None = self.info.get("component_feedback") if component is not None else None
-        feedback = own.get(component or "", self.feedback) if own else self.feedback
+        feedback = self.feedback
+        if component is not None and self.info:
+            feedback = self.info.get("component_feedback", {}).get(component, feedback)
         text = f"{feedback}\n\nScore: {self.value:.6g}"
         named = self.scores if scores is None else scores
         if named:
