@@ -362,6 +362,7 @@ def bench_evaluate(quick: bool) -> Iterator[Row]:
         ("against a float, a model that lets threads run", few, bare_float, {}, 0.0, None, 7),
         ("against a Prediction by hand", few, by_hand, {}, None, None, 7),
         ("against a float", many, bare_float, {}, None, 1.6, 3),
+        ("against a float, no time-out", many, bare_float, {"timeout": None}, None, None, 3),
     ]
     for what, count, against, more, seconds, bound, repeats in runs[:1] if quick else runs:
         ours, baseline = in_turn(
