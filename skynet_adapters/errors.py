@@ -61,5 +61,7 @@ class ProgramFailedError(MetricError):
 class MetricBroken(BaseException):
     """The metric fails on every case, or too often in a row; the run is stopped.
 
+    Raised by the metrics that `as_dspy_metric` makes, and by nothing that serves in production.
+
     A `BaseException`: DSPy 3.4.1 turns every `Exception` of a metric into a score of 0.
     """

@@ -35,7 +35,7 @@ def describe(demo: Demo) -> str:
     paragraphs = [
         f"messages   {train} to learn from, {val} to choose by, {test} held out ({SUPPORT_MESSAGES.name}, "
         f"seed {demo.seed})\n"
-        f"metric     {METRIC_FILE}\n"
+        f"metric     {METRIC_FILE.name}, in {METRIC_FILE.parent.name}/\n"
         f"models     {task} answers, {reflection} writes instructions",
         _table(
             test,
