@@ -15,7 +15,10 @@ if TYPE_CHECKING:
         check_examples,
         from_dspy_metric,
         from_examples,
+        program_artifact,
+        program_run,
         to_examples,
+        to_program,
     )
     from .errors import (
         DataError,
@@ -51,6 +54,9 @@ _MODULE_OF = {
     "as_dspy_metric": "dspy",
     "as_dspy_reward": "dspy",
     "from_dspy_metric": "dspy",
+    "program_artifact": "dspy",
+    "program_run": "dspy",
+    "to_program": "dspy",
     "check_examples": "dspy",
     "from_examples": "dspy",
     "to_examples": "dspy",
@@ -97,11 +103,14 @@ __all__ = [
     "from_examples",
     "load_artifact",
     "load_cases",
+    "program_artifact",
+    "program_run",
     "save_artifact",
     "split",
     "to_artifact",
     "to_candidate",
     "to_examples",
+    "to_program",
 ]
 
 

@@ -1,5 +1,5 @@
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-"""One `score` for DSPy: its metric, its examples.
+"""One `score` for DSPy: its metric and reward, its examples, its programs as artifacts.
 
 Built around dspy 3.4.1. Where a line answers one of its quirks, a comment names it.
 """
@@ -37,7 +37,10 @@ __all__ = [
     "check_examples",
     "from_dspy_metric",
     "from_examples",
+    "program_artifact",
+    "program_run",
     "to_examples",
+    "to_program",
 ]
 
 # Fields that DSPy's modules add to an answer of their own accord.
@@ -656,6 +659,107 @@ def _cancel_queued_work() -> None:
             executor.cancel_jobs = _SetForWorkers(f"{pool}_")
             return
         frame = frame.f_back
+
+
+# --- a program as an artifact ---------------------------------------------------------------------
+
+
+def program_artifact(program: dspy.Module) -> dict[str, str]:
+    """Give a program's instructions as an artifact, for a GEPA run outside `dspy.GEPA`.
+
+    Args:
+        program: Any DSPy program.
+
+    Returns:
+        Predictor name to instruction, as `program.named_predictors()` names them.
+
+    Raises:
+        DefinitionError: It has no predictor.
+
+    Example:
+        >>> import dspy
+        >>> program_artifact(dspy.Predict(dspy.Signature("question -> answer", "Be brief.")))
+        {'self': 'Be brief.'}
+    """
+    predictors = cast("list[tuple[str, Any]]", program.named_predictors())
+    artifact = {name: predictor.signature.instructions for name, predictor in predictors}
+    if not artifact:
+        raise DefinitionError(f"{shown(program)} has no predictor, and so no instruction to optimise")
+    return artifact
+
+
+def to_program(artifact: Mapping[str, str], like: dspy.Module) -> dspy.Module:
+    """Make a program of an artifact: a copy of `like` with these instructions.
+
+    Args:
+        artifact: Predictor name to instruction, from `program_artifact` or a GEPA run over it.
+        like: The program that the artifact came from; not changed.
+
+    Returns:
+        The copy.
+
+    Raises:
+        DefinitionError: The names are not those of the program's predictors.
+
+    Example:
+        >>> import dspy
+        >>> program = to_program({"self": "Be kind."}, like=dspy.Predict("question -> answer"))
+        >>> program.signature.instructions
+        'Be kind.'
+    """
+    made = like.deepcopy()
+    predictors = cast("dict[str, Any]", dict(made.named_predictors()))
+    if set(predictors) != set(artifact):
+        raise DefinitionError(
+            f"the artifact names {sorted(artifact)}, and the program's predictors are {sorted(predictors)}; "
+            "use the program that program_artifact was given"
+        )
+    for name, predictor in predictors.items():
+        predictor.signature = predictor.signature.with_instructions(artifact[name])
+    return made
+
+
+def program_run(program: dspy.Module, *, output: Fields | None = None) -> Callable[[Any, Any], Any]:
+    """Make the `run` of a DSPy program, for `as_gepa_adapter` and `as_gepa_evaluator`.
+
+    Where `dspy.GEPA` drops a case whose program raises or whose answer does not parse, a run of this
+    keeps it, with a text that says what happened.
+
+    Args:
+        program: Its instructions are the artifact, see `program_artifact`.
+        output: What of the prediction is the output, as for `as_dspy_metric`. `None`: its only field,
+            with `reasoning` and `trajectory` left out, else a dict of its fields.
+
+    Returns:
+        A function `run(artifact, input)` that gives the output. It asks the model that is set where
+        it runs.
+
+    Raises:
+        DefinitionError: `output` is no field's name, list of names or function.
+
+    Example:
+        >>> import dspy
+        >>> program = dspy.Predict("question -> answer")
+        >>> artifact, run = program_artifact(program), program_run(program)
+    """
+    read = _reader("output", output) or _only_answer
+
+    @functools.lru_cache(maxsize=16)  # a copy of the program for each candidate, not for each case
+    def made(parts: tuple[tuple[str, str], ...]) -> Any:
+        return to_program(dict(parts), program)
+
+    def run(artifact: Mapping[str, str], input: Mapping[str, Any]) -> Any:
+        return read(made(tuple(artifact.items()))(**input))
+
+    return run
+
+
+def _only_answer(pred: Any) -> Any:
+    if not isinstance(pred, dspy.Prediction):
+        return pred
+    fields = _fields_of(pred)
+    own = [name for name in fields if name not in _BESIDE_THE_ANSWER]
+    return fields[own[0]] if len(own) == 1 else dict(fields)
 
 
 # --- cases and examples ---------------------------------------------------------------------------

@@ -1054,8 +1054,8 @@ def _checked_run(run: Any) -> _Run:
         raise DefinitionError(f"run is a function run(artifact, input); got {shown(run)}")
     if _is_dspys(run, "Module"):  # its signature, `*args, **kwargs`, would pass for any
         raise DefinitionError(
-            f"run is a function run(artifact, input); got the DSPy program {shown(run)}, which takes its "
-            "inputs by name: write a run that gives it the artifact's texts as instructions and calls it"
+            f"run is a function run(artifact, input); got the DSPy program {shown(run)}: pass "
+            "program_run(program), and program_artifact(program) as the artifact"
         )
     try:
         signature = inspect.signature(run)

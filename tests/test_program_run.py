@@ -1,0 +1,112 @@
+"""A DSPy program through the real `gepa.optimize`."""
+
+import dspy
+import gepa
+import pytest
+
+from skynet_adapters import (
+    Case,
+    DefinitionError,
+    as_gepa_adapter,
+    as_reflection_lm,
+    program_artifact,
+    program_run,
+    to_program,
+)
+from tests.scripted import chat, field_of, scripted_lm
+
+
+class TwoSteps(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.find = dspy.Predict("question -> fact")
+        self.reply = dspy.ChainOfThought("question, fact -> answer")
+
+    def forward(self, question):
+        return self.reply(question=question, fact=self.find(question=question).fact)
+
+
+def two_step_model():
+    """Finds the fact only when told to look it up; chokes on q1, and answers q2 beside the format."""
+
+    def answer(messages):
+        system, question = messages[0]["content"], field_of(messages, "question")
+        if "`answer`" in system:
+            return chat(reasoning="so", answer=field_of(messages, "fact"))
+        if question == "q1":
+            raise RuntimeError("the model is down")
+        if question == "q2":
+            return "no field at all"
+        return chat(fact="Paris" if "Look it up" in system else "unknown")
+
+    return scripted_lm(answer)
+
+
+def score(input, output, expected=None):
+    right = output == expected["answer"]
+    return float(right), {
+        "feedback": "Right." if right else f"Expected Paris, got {output}.",
+        "component_feedback": {"find": "FIND: the fact is missing.", "reply.predict": "REPLY: say the fact."},
+    }
+
+
+def cases(count):
+    return [Case(f"{number}", {"question": f"q{number}"}, {"answer": "Paris"}) for number in range(count)]
+
+
+def test_the_best_candidate_comes_back_as_a_program_and_every_case_keeps_its_place():
+    program, prompts = TwoSteps(), []
+
+    def reflect(prompt):
+        prompts.append(prompt)
+        return "Look it up."
+
+    with (
+        dspy.context(lm=two_step_model(), adapter=dspy.ChatAdapter(use_json_adapter_fallback=False)),
+        as_gepa_adapter(score, program_run(program), artifact=program_artifact(program)) as adapter,
+    ):
+        batch = adapter.evaluate(cases(4), adapter.seed_candidate, capture_traces=True)
+        result = gepa.optimize(
+            adapter.seed_candidate,
+            trainset=cases(4),
+            valset=cases(4),
+            adapter=adapter,
+            reflection_lm=as_reflection_lm(reflect),
+            reflection_minibatch_size=4,
+            max_metric_calls=40,
+        )
+        best = to_program(adapter.artifact(result.best_candidate), like=program)
+        answered = best(question="q0").answer
+    assert batch.scores == [0.0, 0.0, 0.0, 0.0]
+    assert "the model is down" in batch.trajectories[1].score.feedback
+    assert "no field at all" in str(batch.trajectories[2])
+    assert result.val_aggregate_scores[result.best_idx] == 0.5  # q1 and q2 cannot be helped
+    assert answered == "Paris"
+    assert program.find.signature.instructions != "Look it up."
+    finding = [prompt for prompt in prompts if "FIND: the fact is missing." in prompt]
+    assert finding
+    assert not any("REPLY: say the fact." in prompt for prompt in finding)
+    assert any("the model is down" in prompt for prompt in prompts)
+
+
+def test_an_artifact_of_another_program_is_refused():
+    with pytest.raises(DefinitionError, match=r"names \['a'\], and the program's predictors are \['self'\]"):
+        to_program({"a": "text"}, like=dspy.Predict("question -> answer"))
+    with pytest.raises(DefinitionError, match="has no predictor"):
+        program_artifact(dspy.Module())
+
+
+@pytest.mark.parametrize(
+    ("signature", "output", "wanted"),
+    [
+        ("question -> answer", None, "A"),
+        ("question -> answer, why", None, {"answer": "A", "why": "W"}),
+        ("question -> answer, why", "why", "W"),
+        ("question -> answer, why", lambda pred: pred.answer + pred.why, "AW"),
+    ],
+)
+def test_output_says_what_of_the_prediction_is_judged(signature, output, wanted):
+    program = dspy.Predict(signature)
+    model = scripted_lm(lambda messages: chat(answer="A", why="W"))
+    with dspy.context(lm=model):
+        assert program_run(program, output=output)(program_artifact(program), {"question": "q"}) == wanted
