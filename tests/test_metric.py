@@ -2524,3 +2524,17 @@ def test_kinds_of_failures_are_counted_beyond_those_that_are_kept():
         metric.score_case({}, "a")
     assert metric.failures.kinds == {"MetricError": 1_100}
     assert len(list(metric.failures)) == 1_000
+
+
+def test_one_part_in_very_many_places_is_copied_in_no_time():
+    part = ["x"]
+    for _ in range(60):
+        part = [part, part]  # a tree of it would have 2**60 leaves
+    seen = []
+
+    def score(input, output):
+        seen.append(input["part"])
+        return 1.0, {"feedback": "OK"}
+
+    assert Metric(score).score_case({"part": part}, "a").error is None
+    assert seen[0] is not part
