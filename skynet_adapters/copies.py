@@ -52,9 +52,9 @@ def _below(value: Any, levels: int) -> Any:
         return _copied(value)
     if not levels:
         raise _TooDeepError
-    if kind is dict:
-        return {key: _below(item, levels - 1) for key, item in value.items()}
-    return kind([_below(item, levels - 1) for item in value])
+    if kind in _SEQUENCES:
+        return kind([_below(item, levels - 1) for item in value])
+    return {key: _below(item, levels - 1) for key, item in value.items()}
 
 
 def _copied(value: Any) -> Any:
