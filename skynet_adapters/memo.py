@@ -173,7 +173,7 @@ def content_key(*values: object) -> bytes | None:
         True
     """
     try:
-        return _digest(values)
+        return _digest(values, {})
     except Exception:  # too deep, too large to write, or of a type that cannot be read
         return None
 
@@ -182,35 +182,47 @@ _ATOMS = frozenset(
     {str, int, float, bool, complex, bytes, type(None), Decimal, fractions.Fraction, uuid.UUID}
     | {datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
 )
-
+# By id, with what was digested: the id of one that is gone would be used again.
+_Digests = dict[int, tuple[object, bytes]]
 
 _kind: Callable[[Any], Any] = type
 
 
-def _digest(value: Any) -> bytes:
+def _digest(value: Any, known: _Digests) -> bytes:
     kind = _kind(value)
-    name = f"{kind.__module__}.{kind.__qualname__}"
     if kind in _ATOMS:
-        parts = [value if kind is bytes else repr(value).encode("utf-8", "surrogatepass")]
-    elif isinstance(value, enum.Enum):
-        parts = [value.name.encode()]
-    elif kind is dict:
-        parts = sorted(_digest(key) + _digest(item) for key, item in cast("dict[Any, Any]", value).items())
-    elif kind in (list, tuple):
-        parts = [_digest(item) for item in value]
-    elif kind in (set, frozenset):
-        parts = sorted(_digest(item) for item in value)
-    elif dataclasses.is_dataclass(kind):
-        fields = dataclasses.fields(kind)
-        parts = [_digest({item.name: getattr(value, item.name) for item in fields})]
-    elif hasattr(value, "model_dump"):  # not dumped: a field may be left out of that
+        return _hashed(kind, [value if kind is bytes else repr(value).encode("utf-8", "surrogatepass")])
+    found = known.get(id(value))
+    if found is None:  # one part in many places is read once
+        found = known[id(value)] = value, _hashed(kind, _parts(kind, value, known))
+    return found[1]
+
+
+def _parts(kind: Any, value: Any, known: _Digests) -> list[bytes]:
+    if isinstance(value, enum.Enum):
+        return [value.name.encode()]
+    if kind is dict:
+        pairs = cast("dict[Any, Any]", value).items()
+        return sorted(_digest(key, known) + _digest(item, known) for key, item in pairs)
+    if kind in (list, tuple):
+        return [_digest(item, known) for item in value]
+    if kind in (set, frozenset):
+        return sorted(_digest(item, known) for item in value)
+    if dataclasses.is_dataclass(kind):
+        fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(kind)}
+        return [_digest(fields | getattr(value, "__dict__", {}), known)]
+    if hasattr(value, "model_dump"):  # not dumped: a field may be left out of that
         hidden = (value.__pydantic_extra__, value.__pydantic_private__)
-        parts = [_digest([value.__dict__, *hidden])]
-    elif hasattr(value, "toDict"):  # DSPy's examples and predictions
-        parts = [_digest(value.toDict())]
-    else:
-        raise TypeError(f"{name} has no content key")
-    whole = blake2b(name.encode(), digest_size=32)
+        return [_digest([value.__dict__, *hidden], known)]
+    if hasattr(value, "toDict"):  # DSPy's examples and predictions; that makes dicts of pydantic models
+        completions = getattr(value, "_completions", None)
+        beside = None if completions is None else completions._completions
+        return [_digest([value._store, beside], known)]
+    raise TypeError(f"{kind} has no content key")
+
+
+def _hashed(kind: Any, parts: list[bytes]) -> bytes:
+    whole = blake2b(f"{kind.__module__}.{kind.__qualname__}".encode(), digest_size=32)
     for part in parts:
         whole.update(len(part).to_bytes(8, "big") + part)
     return whole.digest()

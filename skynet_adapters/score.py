@@ -8,6 +8,7 @@ from decimal import Decimal
 from numbers import Real
 from typing import Any, NamedTuple, TypeGuard, cast
 
+from .copies import protected
 from .errors import MetricError, MetricReturnError
 
 __all__ = ["Score", "parse_return"]
@@ -148,8 +149,15 @@ def _beside_feedback(
         elif key == "component_feedback":
             further[key] = _component_feedback(name, item, limit)
         elif key != "feedback":
-            further[clean_text(key) if isinstance(key, str) else shown(key, with_type=False)] = item
+            further[clean_text(key) if isinstance(key, str) else shown(key, with_type=False)] = _own(item)
     return scores, further
+
+
+def _own(item: Any) -> Any:
+    """Make further information independent of the metric, which may fill the same list again."""
+    if isinstance(item, str) and not item.startswith("data:image/"):  # of which a part shows nothing
+        return clean_text(item, _MAX_INFO_CHARS)
+    return protected(item)
 
 
 def clean_text(text: str, limit: int | None = None) -> str:

@@ -2,6 +2,7 @@
 
 import math
 import re
+import threading
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Real
@@ -400,10 +401,22 @@ def test_component_feedback_is_cut_and_scrubbed_like_feedback():
 
 
 def test_further_keys_are_kept_as_they_are():
-    image = object()
-    score = parse_return(said(image=image, count=3, tags=["a"], why={"a": 1}))
-    assert score.info == {"image": image, "count": 3, "tags": ["a"], "why": {"a": 1}}
-    assert score.info["image"] is image
+    lock = threading.Lock()
+    image = "data:image/png;base64," + "A" * 10_000
+    score = parse_return(said(lock=lock, count=3, tags=["a"], why={"a": 1}, image=image))
+    assert score.info == {"lock": lock, "count": 3, "tags": ["a"], "why": {"a": 1}, "image": image}
+
+
+def test_further_information_is_not_changed_by_a_metric_that_fills_its_list_again():
+    notes = ["first"]
+    score = parse_return(said(notes=notes, deeper={"notes": notes}))
+    notes[0] = "second"
+    assert score.info == {"notes": ["first"], "deeper": {"notes": ["first"]}}
+    assert "second" not in score.text()
+
+
+def test_a_very_long_further_text_is_not_kept_whole():
+    assert len(parse_return(said(document="x" * 1_000_000)).info["document"]) <= 5_000
 
 
 def test_a_further_key_that_is_no_text_becomes_one():
@@ -851,7 +864,7 @@ def test_a_valid_pair_becomes_a_score_with_exactly_its_values(
     kept = dict(score.info)
     assert kept.pop("component_feedback", None) == components
     assert kept.keys() == further.keys()
-    assert all(kept[key] is further[key] for key in further)
+    assert kept == further
     assert score.error is None
     for component, text in (components or {}).items():
         assert score.text(component).startswith(text)
