@@ -1,21 +1,21 @@
 """Call something and wait for it no longer than allowed, whatever it does meanwhile.
 
 A plain call runs on an idle daemon thread out of a process-wide list, in a copy of the caller's
-context; an awaitable runs on one background event loop. A call that does not come back in time is
+context; an awaitable runs on a background event loop. A call that does not come back in time is
 abandoned: its thread is lost to the list and dies when the call ends. Python cannot stop a thread,
 so C code that keeps the GIL is not released by any of this.
 """
 
 import asyncio
+import contextlib
 import contextvars
-import functools
 import os
 import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, cast
 
 __all__ = ["DeadlineExceededError", "call_within", "wait_within"]
 
@@ -26,8 +26,9 @@ class DeadlineExceededError(TimeoutError):
     """A call did not come back in time; tells a deadline from a time-out inside the call."""
 
 
-# How long a call may wait for a busy event loop before it is moved to a new one.
+# How long a call waits for a busy event loop, at most and at least, before it is moved to a new one.
 _LOOP_PATIENCE_SECONDS = 5.0
+_SHORT_SECONDS = 0.5
 
 
 def call_within(seconds: float, function: Callable[[], T]) -> T:
@@ -59,16 +60,18 @@ def call_within(seconds: float, function: Callable[[], T]) -> T:
     return call.outcome()
 
 
-def wait_within(seconds: float | None, awaitable: Awaitable[T]) -> T:
-    """Await something on the background loop, in a copy of this thread's context.
+def wait_within(seconds: float | None, awaitable: Awaitable[T], depth: int = 0) -> T:
+    """Await something on a background loop, in a copy of this thread's context.
 
-    One loop serves all calls, so that an async client that lives in a module keeps working; only a
-    call from within another one gets a loop of its own. Works inside a running loop too, since the
-    background loop has its own thread.
+    One loop serves all calls, so that an async client that lives in a module keeps working; calls from
+    within another one share a loop one level down, since on the same one they could wait for each other for
+    ever. Works inside a running loop too, since a background loop has its own thread.
 
     Args:
-        seconds: How long to wait; `None`: for ever.
+        seconds: How long to wait; `None`: for ever. Where no loop takes it up for a while, since another
+            call blocks it, a very short time is counted from when one does.
         awaitable: Coroutine or other awaitable that is not bound to another loop.
+        depth: How many calls it is within, where that is more than this thread's context knows.
 
     Returns:
         What it gave.
@@ -82,7 +85,7 @@ def wait_within(seconds: float | None, awaitable: Awaitable[T]) -> T:
         >>> wait_within(5.0, answer())
         42
     """
-    return _AsyncCall(awaitable).run(seconds)
+    return _AsyncCall(awaitable, max(depth, _depth.get())).run(seconds)
 
 
 class _Outcome(Generic[T]):
@@ -143,66 +146,65 @@ def _serve(inbox: _Inbox) -> None:
         del call  # an idle helper must keep nothing of its last call alive
 
 
-# Set below an awaited call. A further call from there gets a loop of its own: on the shared one, calls
-# that wait for each other from different loops could never end.
-_below_awaited: contextvars.ContextVar[bool] = contextvars.ContextVar(
-    "skynet_adapters_below_awaited", default=False
-)
+# How many awaited calls this is within.
+_depth: contextvars.ContextVar[int] = contextvars.ContextVar("skynet_adapters_depth", default=0)
 
 
 class _AsyncCall(_Outcome[T]):
-    def __init__(self, awaitable: Awaitable[T]) -> None:
+    def __init__(self, awaitable: Awaitable[T], depth: int) -> None:
         super().__init__()
         self._awaitable = awaitable
+        self._depth = depth
         self._context = contextvars.copy_context()
         self._lock = threading.Lock()
         self._begun = threading.Event()
-        self._withdrawn = False
         self._loop: asyncio.AbstractEventLoop | None = None  # the one that may begin it, or has begun it
         self._task: asyncio.Task[None] | None = None
 
     def run(self, seconds: float | None) -> T:
-        end = None if seconds is None else time.monotonic() + seconds
+        begun = time.monotonic()
         try:
-            if _below_awaited.get():
-                self._start_own_loop()
-            else:
-                self._offer(_background_loop())
-                patience = _LOOP_PATIENCE_SECONDS if seconds is None else seconds / 2
-                if not self._begun.wait(min(patience, _LOOP_PATIENCE_SECONDS)):  # something blocks it
-                    self._offer(_background_loop(blocked=self._loop))
-            self.wait(None if end is None else end - time.monotonic())
+            self._begin(seconds)
+            left = None if seconds is None else begun + seconds - time.monotonic()
+            # What is short may be over by the time that a busy loop takes it up.
+            self.wait(left if seconds is None else max(cast("float", left), min(seconds, _SHORT_SECONDS)))
         except BaseException:
             self._withdraw()
             raise
         return self.outcome()
 
-    def _start_own_loop(self) -> None:
-        run = functools.partial(self._context.run, asyncio.run, self._settle())
-        threading.Thread(target=run, name="skynet-adapters-own-loop", daemon=True).start()
+    def _begin(self, seconds: float | None) -> None:
+        """Offer it to a loop, and to another one for as long as something blocks that."""
+        patience = _LOOP_PATIENCE_SECONDS
+        if seconds is not None:
+            patience = min(max(seconds / 2, _SHORT_SECONDS), patience)
+        end = None if seconds is None else time.monotonic() + max(seconds, 2 * patience)
+        self._offer()
+        while not self._begun.wait(patience):
+            if end is not None and time.monotonic() >= end:
+                raise DeadlineExceededError
+            self._offer()
 
-    def _offer(self, loop: asyncio.AbstractEventLoop) -> None:
-        with self._lock:
-            if self._begun.is_set():
-                return
-            self._loop = loop
-        loop.call_soon_threadsafe(self._accept, loop)
+    def _offer(self) -> None:
+        with _loops_lock:  # else the loop might have been closed by the time that it gets this
+            loop = _background_loop(self._depth, blocked=self._loop)
+            with self._lock:
+                if self._begun.is_set():
+                    return
+                self._loop = loop
+            loop.call_soon_threadsafe(self._accept, loop)
 
     def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
+        # A context of its own: another loop may have begun it in the one that it was offered in.
+        loop.create_task(self._settle(loop), context=self._context.copy())
+
+    async def _settle(self, loop: asyncio.AbstractEventLoop) -> None:
         with self._lock:
             if self._loop is not loop or self._begun.is_set():
                 return  # it was offered to another one meanwhile, or withdrawn
+            self._task = asyncio.current_task()
             self._begun.set()
-        self._task = loop.create_task(self._settle(), context=self._context)
-
-    async def _settle(self) -> None:
-        with self._lock:
-            self._begun.set()
-            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
-            if self._withdrawn:
-                self._close()
-                return
-        _below_awaited.set(True)
+        _depth.set(self._depth + 1)
         try:
             self._result = await self._awaitable
         except BaseException as error:  # SystemExit would end the loop for everybody
@@ -212,36 +214,50 @@ class _AsyncCall(_Outcome[T]):
 
     def _withdraw(self) -> None:
         with self._lock:
-            self._withdrawn = True
             if self._loop is not None and self._task is not None:
-                self._loop.call_soon_threadsafe(self._task.cancel)
-            elif not self._begun.is_set():
+                with contextlib.suppress(RuntimeError):  # done meanwhile, and its loop closed
+                    self._loop.call_soon_threadsafe(self._task.cancel)
+            else:
                 self._loop = None  # no loop may begin it any more
-                self._close()
-
-    def _close(self) -> None:
-        if asyncio.iscoroutine(self._awaitable):
-            self._awaitable.close()  # spare the user asyncio's "was never awaited"
+                if asyncio.iscoroutine(self._awaitable):
+                    self._awaitable.close()  # spare the user asyncio's "was never awaited"
 
 
-_loop_lock = threading.Lock()
-_loop: asyncio.AbstractEventLoop | None = None
+# The loop that serves, for each depth.
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
+_loops_lock = threading.Lock()
 
 
-def _background_loop(blocked: asyncio.AbstractEventLoop | None = None) -> asyncio.AbstractEventLoop:
-    """Give the loop that serves; a new one takes over when that is `blocked`."""
-    global _loop
-    with _loop_lock:
-        if _loop is None or _loop is blocked:
-            _loop = asyncio.new_event_loop()
-            threading.Thread(target=_loop.run_forever, name="skynet-adapters-loop", daemon=True).start()
-        return _loop
+def _background_loop(depth: int, blocked: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
+    """Give the loop that serves; a new one takes over when that is `blocked`. Needs the lock."""
+    loop = _loops.get(depth)
+    if loop is None or loop is blocked:
+        if loop is not None:
+            loop.call_soon_threadsafe(_retire, loop)
+        loop = _loops[depth] = asyncio.new_event_loop()
+        threading.Thread(target=_serve_loop, args=(loop,), name="skynet-adapters-loop", daemon=True).start()
+    return loop
+
+
+def _serve_loop(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+def _retire(loop: asyncio.AbstractEventLoop) -> None:
+    """End a loop, from within, when nothing is left to do there."""
+    left = asyncio.all_tasks(loop)
+    if left:
+        left.pop().add_done_callback(lambda _: _retire(loop))
+    else:
+        loop.stop()
 
 
 def _forget_threads() -> None:
-    global _loop, _loop_lock
+    global _loops_lock
     _helpers.clear()
-    _loop, _loop_lock = None, threading.Lock()
+    _loops.clear()
+    _loops_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):  # a forked child has none of its parent's threads

@@ -393,15 +393,22 @@ class _Judge:
         asks_again = pred_name is not None
         score = metric.recall(gold, pred) if asks_again else None
         if score is None:
-            score = self._judged(gold, pred, asks_again)
-            if score.error is not None and not asks_again:
-                reason = metric.broken()
-                if reason is not None:
-                    _cancel_queued_work()
-                    raise MetricBroken(reason)
+            try:
+                score = self._judged(gold, pred, asks_again)
+                if score.error is not None and not asks_again:
+                    self._stop_when_broken()
+            except MetricBroken:  # also of another metric that the score asks
+                _cancel_queued_work()
+                raise
         if asks_again and "component_feedback" in score.info:
             pred_name = self._component(score.info["component_feedback"], pred_name)
         return feedback_score(score, pred_name, metric.success_threshold, metric)
+
+    def _stop_when_broken(self) -> None:
+        reason = self.metric.broken()
+        if reason is not None:
+            self.metric.begin_again()
+            raise MetricBroken(reason)
 
     def _component(self, texts: Mapping[str, str], asked: str) -> str:
         """Find the key that means the predictor; `reply` may stand for `reply.predict`, a ChainOfThought."""
@@ -470,9 +477,8 @@ class _Judge:
                 else f"the function given as {reader}= raised {error!r}"
             )
             return metric.cannot_ask(input, why, rollout=rollout, again=again)
-        if self._metric_lm is None:
-            return metric.judge(input, output, expected, rollout=rollout, perfect=self._perfect, again=again)
-        with dspy.context(lm=self._metric_lm):
+        chosen = contextlib.nullcontext() if self._metric_lm is None else dspy.context(lm=self._metric_lm)
+        with chosen:
             return metric.judge(input, output, expected, rollout=rollout, perfect=self._perfect, again=again)
 
     def _answer(self, pred: Any, labels: Any, note: bool = True) -> Any:
@@ -601,18 +607,14 @@ class _DspyIsolation:
     variable is the one that it sets, and DSPy's worker threads inherit it (dspy 3.4.1).
     """
 
-    _MARK = "skynet_adapters_inside_metric"
-    _OFF: ClassVar[dict[str, Any]] = {
-        "usage_tracker": None,
-        "caller_predict": None,
-        "send_stream": None,
-        _MARK: True,
-    }
+    _MARK = "skynet_adapters_metric_depth"
+    _OFF: ClassVar[dict[str, Any]] = {"usage_tracker": None, "caller_predict": None, "send_stream": None}
 
     def enter(self, metric: Metric) -> Any:
         calls = _ModelCalls()
         overrides: Any = thread_local_overrides.get() | self._OFF
         overrides["trace"], overrides["caller_modules"] = [], [calls]
+        overrides[self._MARK] = overrides.get(self._MARK, 0) + 1
         return thread_local_overrides.set(overrides), calls, metric
 
     def leave(self, token: Any) -> None:
@@ -623,8 +625,8 @@ class _DspyIsolation:
                 metric.note_model(str(name))
         thread_local_overrides.reset(before)
 
-    def inside(self) -> bool:
-        return self._MARK in thread_local_overrides.get()
+    def depth(self) -> int:
+        return thread_local_overrides.get().get(self._MARK, 0)
 
 
 isolations.append(_DspyIsolation())

@@ -1,8 +1,10 @@
 """A user's function: how it is called, what it is called, and where in it a fault came from."""
 
+import contextlib
 import functools
 import inspect
 import linecache
+import os
 import re
 import traceback
 from collections.abc import Callable
@@ -11,9 +13,9 @@ from types import TracebackType
 from typing import Any, cast
 
 from .errors import DefinitionError
-from .score import shown
+from .score import clean_text, shown
 
-__all__ = ["Ask", "caller", "function_name", "hint", "is_async", "users_frame", "without_partials"]
+__all__ = ["Ask", "caller", "function_name", "hint", "is_async", "told", "without_partials"]
 
 Ask = Callable[[Any, Any, Any], Any]  # (input, output, expected) -> what the user's function returns
 
@@ -28,9 +30,8 @@ def caller(score: Any, name: str) -> Ask:
         raise DefinitionError(
             f"a metric is a function score(input, output, expected=None); got {shown(score)}"
         )
-    try:
-        signature = inspect.signature(score)
-    except (TypeError, ValueError):  # some functions written in C have none
+    signature = _signature(score)
+    if signature is None:
         return score
     names = [parameter.name for parameter in signature.parameters.values()]
     if names[2:3] == ["trace"] or (names[:1], names[1:2]) in ((["gold"], ["pred"]), (["example"], ["pred"])):
@@ -68,6 +69,13 @@ def caller(score: Any, name: str) -> Ask:
     )
 
 
+def _signature(function: Any) -> inspect.Signature | None:
+    for follow in (True, False):  # an object that answers to any name wraps others without end
+        with contextlib.suppress(TypeError, ValueError):  # some functions written in C have none
+            return inspect.signature(function, follow_wrapped=follow)
+    return None
+
+
 _NAMES_OF_AN_OUTPUT = frozenset({"output", "pred", "prediction", "response", "answer", "generated"})
 
 
@@ -102,33 +110,53 @@ def function_name(score: Any) -> str:
     return re.sub(r"\W+", "_", name).strip("_") or "metric"
 
 
-def users_frame(trace: TracebackType | None, score: Any) -> str:
-    """Say where in the user's own code an exception came from."""
+def told(error: BaseException, function: Any) -> str:
+    """Say what was raised, its message, and where in the user's own code it came from.
+
+    Never raises: a broken message must not hide the fault that is being reported.
+    """
+    try:
+        said = str(error)
+    except (Exception, SystemExit) as broken:
+        said = f"<its message raises {type(broken).__name__}>"
+    try:
+        where = _users_frame(error.__traceback__, function)
+    except Exception:  # of a callable object whose attributes raise when they are read
+        where = ""
+    return clean_text(f"{type(error).__name__}{': ' if said else ''}{said}{where}", 2_000)
+
+
+def _users_frame(trace: TracebackType | None, function: Any) -> str:
     frames = traceback.extract_tb(trace)
-    function = inspect.unwrap(without_partials(score))
+    function = without_partials(function)
+    with contextlib.suppress(ValueError):  # an object that answers to any name wraps others without end
+        function = inspect.unwrap(function)
     code = getattr(function, "__code__", None) or getattr(_call_method(function), "__code__", None)
-    package = str(Path(__file__).parent)
-    frames = [frame for frame in frames if not frame.filename.startswith(package)]
+    frames = [frame for frame in frames if os.path.dirname(frame.filename) != _PACKAGE]
     own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
     outside = [frame for frame in frames if "site-packages" not in frame.filename]
     if not frames:
         return ""
     frame = (own or outside or frames)[-1]
     line = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
-    file = Path(frame.filename)
+    # Not `Path`, which interns the parts of every name that it sees, also of code that is made at run time.
+    file = os.path.basename(frame.filename)
     # IPython keeps each cell in a file with a number for a name.
-    place = "a notebook cell" if file.stem.isdigit() else file.name
+    place = "a notebook cell" if file.removesuffix(".py").isdigit() else file
     return f" ({place}, line {frame.lineno}, in {frame.name}{': ' if line else ''}{line})"
+
+
+_PACKAGE = os.path.dirname(__file__)
 
 
 def _field_names(fields: Any) -> str:
     return shown(list(cast("Any", fields)) if isinstance(fields, dict) else fields, with_type=False)
 
 
-def hint(error: BaseException, input: Any, expected: Any) -> str:
-    """Say what the function was given, where that explains why it raised."""
+def hint(error: BaseException, said: str, input: Any, expected: Any) -> str:
+    """Say what the function was given, where that explains why it raised what `told` has said."""
     if isinstance(error, KeyError):
         return f"; input has {_field_names(input)}, expected has {_field_names(expected)}"
-    if expected is None and isinstance(error, TypeError | AttributeError) and "NoneType" in str(error):
+    if expected is None and isinstance(error, TypeError | AttributeError) and "NoneType" in said:
         return "; this case has no expected value (expected=None), as a reward never has"
     return ""

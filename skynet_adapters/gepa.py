@@ -30,7 +30,7 @@ from .cases import Case
 from .copies import protected
 from .deadline import DeadlineExceededError, call_within, wait_within
 from .errors import DataError, DefinitionError, MetricBroken, MetricError, SkynetAdaptersError
-from .function import users_frame
+from .function import told
 from .memo import content_key
 from .metric import Metric, ScoreFunction, as_metric
 from .options import MetricOptions
@@ -677,6 +677,7 @@ class _Rollouts:
         self._start()
 
     def _start(self) -> None:
+        self.metric.begin_again()  # a run that this metric stopped is over
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
 
@@ -748,7 +749,7 @@ class _Rollouts:
             what = f"It did not answer within {self._run_timeout:g} s."
             return Trajectory(input, None, expected, self.metric.program_failed(input, what))
         except BaseException as error:  # SystemExit of one case must not end the run either
-            score = self.metric.program_failed(input, _what_happened(error, self._run))
+            score = self.metric.program_failed(input, f"It raised {told(error, self._run)}.")
             return Trajectory(input, _output_so_far(error), expected, score)
         return Trajectory(input, output, expected, self.metric.score_case(input, output, expected))
 
@@ -788,15 +789,6 @@ def _logged(context: LogContext | None, run: Any, artifact: Any, input: Any) -> 
         return run(artifact, input)
     finally:
         set_log_context(cast("Any", None))  # this thread serves other calls afterwards
-
-
-def _what_happened(error: BaseException, run: Any) -> str:
-    try:
-        said = str(error)
-    except (Exception, SystemExit) as broken:
-        said = f"<its message raises {type(broken).__name__}>"
-    where = users_frame(error.__traceback__, run)
-    return clean_text(f"It raised {type(error).__name__}{': ' if said else ''}{said}{where}.", 2_000)
 
 
 def _output_so_far(error: BaseException) -> Any:

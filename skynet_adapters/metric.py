@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, Self, Unpack, cast
 
@@ -23,7 +23,7 @@ from .errors import (
     ProgramFailedError,
 )
 from .failures import Failure, Failures, closing_warning
-from .function import Ask, caller, function_name, hint, is_async, users_frame
+from .function import Ask, caller, function_name, hint, is_async, told
 from .memo import ContentMemo, RolloutMemo, content_key
 from .options import MetricOptions, checked_name, checked_options
 from .score import Score, clean_text, complete_scores, parse_return, shown
@@ -49,8 +49,8 @@ class Isolation(Protocol):
         """End, in the same thread."""
         ...
 
-    def inside(self) -> bool:
-        """Tell whether this thread runs on behalf of a metric."""
+    def depth(self) -> int:
+        """Tell how many calls of metrics this thread is inside of."""
         ...
 
 
@@ -90,7 +90,7 @@ class Metric:
         max_failures_in_a_row: The run is stopped after so many failures of the function in a row,
             also after successes. `None`: never.
         copy_inputs: Give the function copies, so that it cannot change what it judges. An object that
-            stands in two places arrives as two.
+            both input and output hold arrives as two.
         max_feedback_chars: Longer texts are cut in the middle. `None`: never.
 
     Attributes:
@@ -286,6 +286,9 @@ class Metric:
                     str(score.error),
                     lambda: _perfect_outputs(output, expected, perfect, answer),
                 )
+        return self._kept(score, rollout)
+
+    def _kept(self, score: Score, rollout: tuple[object, object] | None) -> Score:
         if rollout is not None and self._rollouts is not None:
             self._rollouts.put(rollout[0], rollout[1], score)
         return score
@@ -311,9 +314,7 @@ class Metric:
             ProgramFailedError(clean_text(f"The program gave no output. {what}", self._limit))
         )
         self._record(input, score)
-        if rollout is not None and self._rollouts is not None:
-            self._rollouts.put(*rollout, score)
-        return score
+        return self._kept(score, rollout)
 
     def cannot_ask(
         self, input: object, why: str, *, rollout: tuple[object, object], again: bool = False
@@ -323,9 +324,7 @@ class Metric:
         self._record(input, score)
         if not again and self.recall(*rollout) is None:
             self._count_failure(input, None, str(score.error), list)
-        if self._rollouts is not None:
-            self._rollouts.put(rollout[0], rollout[1], score)
-        return score
+        return self._kept(score, rollout)
 
     def broken(self) -> str | None:
         """Tell why the run has to stop, or `None`.
@@ -340,6 +339,16 @@ class Metric:
                 f"(max_failures_in_a_row={in_a_row}), last with: {self._last_failure}"
             )
         return None if self._succeeded else self._stop
+
+    def begin_again(self) -> None:
+        """Forget the failures that count towards a stop; for targets, when they have stopped the run.
+
+        The next run with this metric may come after what was wrong has been mended, such as a key.
+        """
+        with self._lock:
+            self._failed_rollouts = self._row = 0
+            self._trial = False
+            self._stop = None
 
     def complete(self, scores: Mapping[str, float]) -> dict[str, float]:
         """Give a case a value for each named score that is known by now.
@@ -398,7 +407,8 @@ class Metric:
         except BaseException as error:  # SystemExit of a metric must not end the run either
             # Raised by the function, or by what it returned when that is read.
             kind = MetricError if returned is _NOTHING_YET else MetricReturnError
-            failure = kind(self._what_happened(error) + hint(error, input, expected))
+            what = f"metric {self.name!r} raised {told(error, self.score)}"
+            failure = kind(what + hint(error, what, input, expected))
         return self._failed(failure), None
 
     def _learn_name(self, name: str) -> None:
@@ -429,7 +439,8 @@ class Metric:
             else:
                 returned, left = self._within(input, output, expected)
             if type(cast("object", returned)) is not tuple and isinstance(returned, Awaitable):
-                returned = wait_within(left, cast("Awaitable[Any]", returned))
+                # The first of them is this one.
+                returned = wait_within(left, cast("Awaitable[Any]", returned), _depth() - 1)
             return returned
         finally:
             while entered:
@@ -454,7 +465,7 @@ class Metric:
                 key,
                 functools.partial(self._judged_for_others, input, output, expected),
                 keep=lambda score: score.error is None,
-                wait=not _awaited.get() and not any(isolation.inside() for isolation in isolations),
+                wait=not _awaited.get() and not _depth(),
                 seconds=self._timeout,
             )
         except TimeoutError:
@@ -479,15 +490,6 @@ class Metric:
             f"No judgement, so that the score only stands in for one: {error}",
             error=error,
         )
-
-    def _what_happened(self, error: BaseException) -> str:
-        try:
-            said = str(error)
-        except (Exception, SystemExit) as broken:
-            said = f"<its message raises {type(broken).__name__}>"
-        where = users_frame(error.__traceback__, self.score)
-        message = f"metric {self.name!r} raised {type(error).__name__}{': ' if said else ''}{said}{where}"
-        return clean_text(message, 2_000)
 
     def _record(self, input: object, score: Score) -> None:
         failure = Failure(shown(input, with_type=False), str(score.error), type(score.error).__name__)
@@ -555,6 +557,11 @@ class Metric:
         _log.warning(message, *values)
 
 
+def _depth() -> int:
+    """Tell how many calls of metrics this is inside of, where a target that is loaded keeps count."""
+    return max((isolation.depth() for isolation in isolations), default=0)
+
+
 def as_metric(score: "ScoreFunction | Metric", **options: Unpack[MetricOptions]) -> Metric:
     """Give the `Metric` itself when `score` is one, else make one.
 
@@ -592,20 +599,30 @@ def _refuse_options(score: object, options: Mapping[str, object]) -> None:
 def _perfect_outputs(
     output: Any, expected: Any, perfect: Callable[[Any, Any], Any] | None, answer: Any
 ) -> list[Any]:
-    """Give what may be a perfect output: as the target says, the expected value, and that as JSON."""
-    found: list[Any] = []
+    """Give what may be a perfect output: as the target says, else the expected value.
+
+    Where its type is not that of the output that failed, both may stand for the same in another form:
+    a label 3 for the text "3", a dict for its JSON.
+    """
+    best = None
     if perfect is not None:
         try:
             best = perfect(answer, expected)
-            found += [] if best is None else [best]  # no output at all is never judged
         except Exception:  # the user's own reader of fields; then there is no such guess
             _log.debug("no perfect output could be made of %s", shown(expected), exc_info=True)
-    if expected is not None:
+    if best is None:
         fields = list(cast("dict[str, Any]", expected).values()) if isinstance(expected, dict) else []
-        value = fields[0] if len(fields) == 1 else cast("Any", expected)
-        if value is not None and all(value is not other for other in found):
-            found.append(value)
-        if value is not None and isinstance(output, str) and not isinstance(value, str):
-            with contextlib.suppress(Exception):  # what JSON cannot hold, no text output holds
-                found.append(json.dumps(value, ensure_ascii=False, default=str))
-    return found
+        best = fields[0] if len(fields) == 1 else cast("Any", expected)
+    if best is None:  # no output at all is never judged
+        return []
+    return [best] if type(best) is type(output) else [best, *_other_forms(best)]
+
+
+def _other_forms(value: Any) -> Iterator[Any]:
+    with contextlib.suppress(Exception):  # what JSON cannot hold, or what is no JSON, has no such form
+        if isinstance(value, str):
+            yield json.loads(value)
+        else:
+            yield json.dumps(value, ensure_ascii=False, default=str)
+            if not isinstance(value, dict | list | tuple):
+                yield str(value)

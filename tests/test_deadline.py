@@ -377,6 +377,36 @@ def test_a_loop_that_is_blocked_by_one_coroutine_is_left_for_a_new_one(released)
     assert wait_within(PATIENCE, loop_and_thread()) == new
 
 
+def test_a_loop_that_was_left_ends_with_its_last_call():
+    before = set(threading.enumerate())
+    blocking, released = threading.Event(), threading.Event()
+
+    async def block() -> int:
+        blocking.set()
+        released.wait(60)
+        await asyncio.sleep(0.01)
+        return threading.get_ident()
+
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(3):
+            blocking.clear()
+            released.clear()
+            blocked = pool.submit(wait_within, 60.0, block())
+            assert blocking.wait(PATIENCE)
+            wait_within(4.0, give("moved"))
+            released.set()
+            assert blocked.result(PATIENCE)
+    loops = [thread for thread in threading.enumerate() if thread.name == "skynet-adapters-loop"]
+    assert eventually(lambda: sum(thread.is_alive() for thread in loops if thread not in before) <= 1)
+
+
+def test_a_very_short_time_out_does_not_leave_a_loop_that_is_only_busy():
+    loop = wait_within(PATIENCE, loop_and_thread())
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda _: wait_within(0.02, asyncio.sleep(0)), range(200)))
+    assert wait_within(PATIENCE, loop_and_thread()) == loop
+
+
 def test_a_coroutine_that_moved_to_a_new_loop_runs_once(released):
     blocking = threading.Event()
     runs: list[int] = []

@@ -288,6 +288,78 @@ def test_a_metric_that_works_again_after_a_stop_is_not_stopped_by_a_later_failur
     assert evaluate(metric, threads=1).score == 87.5
 
 
+def test_a_first_failure_after_a_stop_does_not_stop_the_next_run():
+    down = [True]
+
+    def recovering(input, output, expected=None):
+        if down[0] or input["question"] == "q0":
+            raise ConnectionError("the database is down")
+        return score(input, output, expected)
+
+    metric = as_dspy_metric(recovering)
+    with pytest.raises(MetricBroken, match="the database is down"):
+        evaluate(metric, threads=1)
+    down[0] = False
+    assert evaluate(metric, threads=1).score == 87.5
+
+
+def test_a_broken_metric_that_reads_fields_of_a_text_is_stopped_whatever_the_labels_look_like():
+    def reads_a_field(input, output, expected=None):
+        return float(output["answer"] == expected["answer"]), {"feedback": "Compared."}
+
+    devset = examples(40, lambda number: "A", topic="letters")
+    program = Quick()
+    with pytest.raises(MetricBroken, match="string indices must be integers"):
+        evaluate(as_dspy_metric(reads_a_field), program, devset, threads=1)
+    assert len(program.calls) == 5
+
+
+@pytest.mark.parametrize(
+    ("label", "judge"),
+    [
+        (3, lambda output, expected: output.strip() == str(expected["answer"])),  # the label is no text
+        ("3", lambda output, expected: output + 0 == int(expected["answer"])),  # the output is none
+    ],
+)
+def test_a_program_that_gives_nothing_at_first_does_not_stop_a_metric_whose_labels_are_of_another_type(
+    label, judge
+):
+    answers = iter([None] * 10 + [str(label) if isinstance(label, int) else int(label)] * 10)
+    program = Quick(lambda question: dspy.Prediction(answer=next(answers)))
+    metric = as_dspy_metric(
+        lambda input, output, expected: (judge(output, expected), {"feedback": "Compared."})
+    )
+    assert evaluate(metric, program, examples(20, lambda number: label), threads=1).score == 50.0
+
+
+@pytest.mark.parametrize("timeout", [60.0, None])
+def test_a_broken_metric_that_a_metric_asks_stops_the_run_and_pays_for_few(timeout):
+    inner = as_dspy_metric(always_raising)
+
+    def outer(input, output, expected=None):
+        example = dspy.Example(**input, **expected).with_inputs(*input)
+        return float(inner(example, dspy.Prediction(answer=output))), {"feedback": "Asked."}
+
+    program = Quick(lambda question: time.sleep(0.01) or dspy.Prediction(answer="A"))
+    with pytest.raises(MetricBroken, match="no such table: verdicts"):
+        evaluate(as_dspy_metric(outer, timeout=timeout), program, examples(200))
+    assert paid_in_the_end(program.calls) <= 60
+
+
+def test_an_evaluation_inside_an_async_metric_is_not_held_up():
+    async def inner(input, output, expected=None):
+        await asyncio.sleep(0)
+        return score(input, output, expected)
+
+    async def outer(input, output, expected=None):
+        result = evaluate(as_dspy_metric(inner), devset=examples(4), threads=4)
+        return result.score / 100, {"feedback": "Evaluated."}
+
+    metric = as_dspy_metric(outer, timeout=4.0)  # less than a call waits for a busy loop
+    result = evaluate(metric, devset=examples(3), threads=2)
+    assert (result.score, list(metric.failures)) == (100.0, [])
+
+
 def test_asking_again_for_the_text_counts_no_rollout_also_without_memory():
     metric = as_dspy_metric(always_raising, memo=None)
     devset, prediction = examples(5), dspy.Prediction(answer="A")

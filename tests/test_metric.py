@@ -1133,7 +1133,7 @@ def test_a_perfect_output_that_a_target_makes_is_tried_first():
 
     metric.judge({}, "b", {"label": "a"}, rollout=(case, answer), perfect=perfect)
     assert made_from == [(answer, {"label": "a"})]
-    assert outputs == ["b", {"answer": "a"}, "a"]
+    assert outputs == ["b", {"answer": "a"}, '{"answer": "a"}']
 
 
 def test_a_perfect_output_that_cannot_be_made_is_left_out():
@@ -1700,9 +1700,9 @@ def test_calls_for_each_others_content_from_inside_two_metrics_do_not_deadlock()
 class CountingIsolation:
     """As a target registers one; notes the threads in which it is entered and left."""
 
-    def __init__(self, inside: bool = False) -> None:
+    def __init__(self, depth: int = 0) -> None:
         self.log: list[tuple[str, int, Any]] = []
-        self._inside = inside
+        self._depth = depth
 
     def enter(self, metric: Metric) -> Any:
         assert isinstance(metric, Metric)
@@ -1712,8 +1712,8 @@ class CountingIsolation:
     def leave(self, token: Any) -> None:
         self.log.append(("leave", threading.get_ident(), token))
 
-    def inside(self) -> bool:
-        return self._inside
+    def depth(self) -> int:
+        return self._depth
 
 
 @pytest.fixture
@@ -1758,7 +1758,7 @@ def test_a_call_that_a_target_knows_to_be_inside_a_metric_does_not_wait(isolated
         return OK
 
     metric = Metric(score, memo="content")
-    isolated(inside=True)
+    isolated(depth=1)
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(metric.score_case, {}, "a")
         assert judging.wait(PATIENCE)
@@ -2538,3 +2538,73 @@ def test_one_part_in_very_many_places_is_copied_in_no_time():
 
     assert Metric(score).score_case({"part": part}, "a").error is None
     assert seen[0] is not part
+    wide = part[0]
+    for _ in range(8):
+        wide = [wide] * 30
+    assert Metric(score).score_case({"part": wide}, "a").error is None
+    assert seen[1] is not wide
+    assert seen[1][0] is seen[1][1]
+
+
+def test_one_deep_leaf_that_cannot_be_copied_leaves_nothing_else_uncopied():
+    deep = rows = [1]
+    for _ in range(40):
+        deep = [deep, threading.Lock()]
+
+    def score(input, output):
+        part = input["deep"]
+        while part != [1]:
+            part = part[0]
+        part.append("!")
+        return OK
+
+    assert Metric(score).score_case({"deep": deep}, "a") == Score(1.0, "Right.")
+    assert rows == [1]
+
+
+def test_an_error_whose_message_cannot_be_written_is_a_failure_like_any_other():
+    class UnreadableError(AttributeError):
+        def __str__(self):
+            raise RuntimeError("not today")
+
+    for error in (UnreadableError(), UnreadableError):
+        failed = Metric(raising(error)["plain"]).score_case({}, "a")
+        assert "raised UnreadableError: <its message raises RuntimeError>" in failed.feedback
+
+
+class AnswersToAnyName:
+    def __getattr__(self, name):
+        if name.startswith("__") and name != "__wrapped__":
+            raise AttributeError(name)
+        return AnswersToAnyName()
+
+    def __call__(self, input, output):
+        raise ValueError("never right")
+
+
+def test_an_object_that_answers_to_any_name_can_be_a_metric():
+    failed = Metric(AnswersToAnyName(), name="any").score_case({}, "a")
+    assert "raised ValueError: never right (test_metric.py, line" in failed.feedback
+
+
+def test_the_failures_that_stopped_a_run_do_not_count_in_the_next_one():
+    down = [True]
+
+    def score(input, output):
+        if down[0]:
+            raise ConnectionError("no route")
+        return OK
+
+    metric = Metric(score, max_failures_in_a_row=7)
+    fail(metric, 7, None)
+    assert "first 5 rollouts" in (metric.broken() or "") or "7 times in a row" in (metric.broken() or "")
+    metric.begin_again()
+    assert metric.broken() is None
+    fail(metric, 4, None)
+    assert metric.broken() is None
+    fail(metric, 1, None)
+    assert "first 5 rollouts" in (metric.broken() or "")
+    metric.begin_again()
+    down[0] = False
+    assert metric.score_case({}, "a").error is None
+    assert metric.broken() is None
