@@ -728,7 +728,7 @@ def _item_records(items: Iterable[Any]) -> Iterator[_Record]:
         place = f"record {number}"
         # A row of a data set may be some other Mapping than a dict.
         fields = dict(cast("Mapping[Any, Any]", item)) if isinstance(item, Mapping) else item
-        yield _Record(place, place, _plain(fields))
+        yield _Record(place, place, _plain_fields(fields, place))
 
 
 def _is_data_frame(source: Any) -> bool:
@@ -742,7 +742,15 @@ def _data_frame_records(frame: Any) -> Iterator[_Record]:
             f"the DataFrame: the column {_shown(column)} stands twice. Rename or drop one of them."
         )
     for number, record in enumerate(frame.to_dict("records"), 1):
-        yield _Record(f"row {number} of the DataFrame", "the DataFrame", _plain(record))
+        place = f"row {number} of the DataFrame"
+        yield _Record(place, "the DataFrame", _plain_fields(record, place))
+
+
+def _plain_fields(fields: Any, place: str) -> Any:
+    try:
+        return _plain(fields)
+    except RecursionError:
+        raise DataError(f"{place} holds itself, or is nested too deeply. Make it plain data.") from None
 
 
 def _plain(value: Any) -> Any:

@@ -312,6 +312,9 @@ class _DspyScore:
         labels: dict[str, Any] = expected or {}
         gold = dspy.Example({**input, **labels}).with_inputs(*input)
         returned = self.metric(gold, self._prediction(output, labels), *self._nones)
+        if isinstance(returned, FeedbackScore) and returned.error is not None:
+            # Of a metric made here that this one asks: a failure is no judgement.
+            raise type(returned.error)(*returned.error.args)
         fields = _result_fields(returned)
         number = fields.pop("score", None)
         if number is None or isinstance(number, str | tuple | list):
@@ -898,16 +901,18 @@ def _fault(example: Any, program: Any, expected: bool) -> tuple[str, str] | None
 
 def _program_inputs(program: Any) -> tuple[list[str], list[str], bool]:
     """Give the names that a program needs, those it may get, and whether it takes any other."""
-    if _is_dspys_own(program) and len(program.predictors()) == 1:
-        fields = cast("dict[str, Any]", program.predictors()[0].signature.input_fields)
-        wanted = [name for name, field in fields.items() if field.is_required() and not _allows_none(field)]
-        return wanted, [name for name in fields if name not in wanted], False
+    dspys_own = _is_dspys_own(program)
     own_call = isinstance(program, dspy.Module) and type(program).__call__ is not dspy.Module.__call__
-    forward = None if own_call else _forward(program)
-    if forward is None:
+    forward = _forward(program)
+    if forward is None or (own_call and not dspys_own):
         return [], [], True
     parameters = inspect.signature(forward).parameters.values()
     named = [item for item in parameters if item.kind in (item.POSITIONAL_OR_KEYWORD, item.KEYWORD_ONLY)]
+    # `MultiChainComparison` names what it makes the signature's other fields of.
+    if dspys_own and len(program.predictors()) == 1 and not named:
+        fields = cast("Any", program).predictors()[0].signature.input_fields
+        wanted = [name for name, field in fields.items() if field.is_required() and not _allows_none(field)]
+        return wanted, [name for name in fields if name not in wanted], False
     wanted = [item.name for item in named if item.default is item.empty]
     takes_any = any(item.kind is item.VAR_KEYWORD for item in parameters)
     return wanted, [item.name for item in named if item.name not in wanted], takes_any

@@ -114,6 +114,9 @@ def _items(kind: Any, items: Iterable[Any], seen: _Seen) -> Iterator[bytes]:
 
 def _state(instance: Any, seen: _Seen) -> Iterator[bytes]:
     """Give what an object would be pickled from: its class and its state, slots and arrays included."""
+    if callable(getattr(cast("Any", type(instance)), "dump_state", None)):
+        yield from _value(_lasting_state(instance), seen)
+        return
     reducer = cast("dict[Any, Any]", copyreg.dispatch_table).get(type(instance))
     try:
         made_from: Any = reducer(instance) if reducer is not None else instance.__reduce_ex__(2)
@@ -121,6 +124,22 @@ def _state(instance: Any, seen: _Seen) -> Iterator[bytes]:
         made_from = type(instance).__qualname__, getattr(instance, "__dict__", None)
     for part in [made_from] if isinstance(made_from, str) else made_from:
         yield from _value(list(cast("Iterator[Any]", part)) if isinstance(part, Iterator) else part, seen)
+
+
+def _lasting_state(instance: Any) -> list[Any]:
+    """Give what DSPy's modules and models say of themselves: not their history, keys and random numbers.
+
+    A module does not say what its author gave it besides predictors, such as a threshold.
+    """
+    state = [type(instance).__qualname__, instance.dump_state()]
+    if hasattr(instance, "named_predictors"):
+        own = cast("dict[str, Any]", vars(instance)).items()
+        state.append({name: value for name, value in own if name[:1] != "_" and name not in _OF_A_RUN})
+    return state
+
+
+# Attributes of DSPy's modules that change whenever they are called (dspy 3.4.1).
+_OF_A_RUN = {"callbacks", "history", "stage", "traces", "train"}
 
 
 def _code(code: CodeType, seen: _Seen) -> Iterator[bytes]:

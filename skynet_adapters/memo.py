@@ -47,8 +47,8 @@ class RolloutMemo(Generic[T]):
         try:
             # The callback runs before the answer's id can be used again. `dict.pop` takes the dead
             # reference as its default, which keeps the whole callback in C.
-            gone = weakref.ref(answer, functools.partial(self._by_answer.pop, key))
-            self._by_answer[key] = (gone, weakref.ref(case), value)
+            gone = functools.partial(self._by_answer.pop, key)
+            self._by_answer[key] = (weakref.ref(answer, gone), weakref.ref(case, gone), value)
         except TypeError:
             self._put_with_case(case, answer, value)
 

@@ -75,7 +75,8 @@ class Score(NamedTuple):
         text = f"{feedback}\n\nScore: {self.value:.6g}"
         named = self.scores if scores is None else scores
         if named:
-            text += "\nNamed scores: " + ", ".join(f"{name} {value:.6g}" for name, value in named.items())
+            line = ", ".join(f"{name} {value:.6g}" for name, value in named.items())
+            text += f"\nNamed scores: {clean_text(line, _MAX_INFO_CHARS)}"
         for key, value in self.info.items():
             if key != "component_feedback":
                 text += f"\n\n{key}: {_readable(value)}"

@@ -102,6 +102,13 @@ def test_a_record_without_id_or_expected_gets_its_position_and_none() -> None:
     ]
 
 
+def test_a_record_that_holds_itself_is_refused() -> None:
+    record: dict[str, Any] = {"input": {"text": "hi"}}
+    record["input"]["record"] = record
+    with pytest.raises(DataError, match="record 2 holds itself, or is nested too deeply"):
+        load_cases([{"input": {"text": "hi"}}, record])
+
+
 def test_the_position_counts_records_not_lines(write: Write) -> None:
     path = write("c.jsonl", '\n{"input": {"a": 1}}\n \n\t\n{"input": {"a": 2}}\n\n')
     assert [case.id for case in load_cases(path)] == ["1", "2"]

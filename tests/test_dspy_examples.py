@@ -310,6 +310,13 @@ def test_a_module_that_fills_an_input_of_its_predictor_itself_passes():
     assert fault_of(GOOD, program=Retrieving()) is None
 
 
+def test_a_module_of_dspys_that_names_its_inputs_itself_passes():
+    program = dspy.MultiChainComparison("question -> answer", M=2)
+    example = dspy.Example(completions=[], question="q", answer="A").with_inputs("completions", "question")
+    assert fault_of(example, program=program) is None
+    assert "lacks the program's inputs ['completions']" in fault_of(GOOD, program=program)
+
+
 class Static(dspy.Module):
     @staticmethod
     def forward(question):

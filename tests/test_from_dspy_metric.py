@@ -434,6 +434,23 @@ def test_gepa_runs_with_a_float_metric_and_shows_its_reflection_model_what_was_e
     assert "The metric 'answer_exact_match' gave False. Expected {'answer': 'Oslo'}" in reflection.prompts[0]
 
 
+@pytest.mark.parametrize("threshold", [None, 0.0, -1.0])
+def test_a_failure_of_one_of_our_metrics_behind_a_users_wrapper_is_no_judgement(threshold):
+    def fails(input, output, expected=None):
+        raise ConnectionError("no route")
+
+    ours = as_dspy_metric(fails)
+
+    def wrapper(example, pred, trace=None):
+        return ours(example, pred, trace)
+
+    metric = as_dspy_metric(from_dspy_metric(wrapper), success_threshold=threshold)
+    result = metric(examples(1)[0], dspy.Prediction(answer="A"))
+    assert not result
+    assert "ConnectionError: no route" in result.feedback
+    assert len(metric.failures) == 1
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 

@@ -720,3 +720,48 @@ def test_a_call_does_not_change_it(load):
     for _ in range(100):  # Python specialises the bytecode of a function that is called often
         score({}, "a")
     assert fingerprint(score) == before
+
+
+HOLDS_A_PROGRAM = """
+    import sys
+    import dspy
+    from dspy.evaluate import SemanticF1
+    from skynet_adapters import fingerprint, from_dspy_metric
+
+    class Judge(dspy.Module):
+        def __init__(self, limit, instructions, model):
+            super().__init__()
+            self.read = dspy.ChainOfThought(dspy.Signature("answer, wanted -> right: bool", instructions))
+            self.read.predict.lm = dspy.LM(model, api_key=KEY)
+            self.limit = limit
+
+        def forward(self, example, pred, trace=None):
+            return self.limit
+
+    def held(thing):
+        def score(input, output, expected=None):
+            return thing(example=input, pred=output), {"feedback": "Judged."}
+        return score
+
+    changed = [(1, "Be strict.", "openai/a"), (2, "Be strict.", "openai/a"), (1, "Be kind.", "openai/a")]
+    judges = [Judge(*parts) for parts in [*changed, (1, "Be strict.", "openai/b")]]
+    metrics = [held(judge) for judge in judges] + [from_dspy_metric(judge) for judge in judges]
+    metrics += [from_dspy_metric(SemanticF1()), from_dspy_metric(SemanticF1(threshold=0.5))]
+    before = [fingerprint(metric) for metric in metrics]
+    judges[0](example=1, pred=2)
+    judges[0].history.append({"prompt": "?"})
+    judges[0].read.predict.lm.history.append({"prompt": "?"})
+    assert [fingerprint(metric) for metric in metrics] == before
+    assert len(set(before)) == len(before)
+    print(*before)
+"""
+
+
+def test_a_program_or_model_that_a_metric_holds_counts_and_its_history_and_key_do_not():
+    def printed(key):
+        source = f"KEY = {key!r}\n" + textwrap.dedent(HOLDS_A_PROGRAM)
+        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert printed("sk-one") == printed("sk-two") != ""

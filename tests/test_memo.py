@@ -1,6 +1,7 @@
 """What is remembered of judgements, for how long, and how a case is known by what it says."""
 
 import collections
+import copy
 import dataclasses
 import datetime
 import enum
@@ -17,6 +18,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import dspy
 import numpy as np
 import pydantic
 import pytest
@@ -739,3 +741,49 @@ def canonical(value: Any) -> str:
 def test_two_json_like_values_have_the_same_key_only_when_they_say_the_same(one, other):
     same_type = type(one) is type(other)
     assert (content_key(one) == content_key(other)) == (same_type and canonical(one) == canonical(other))
+
+
+# --- shared parts, and what DSPy's objects hold besides their fields -------------------------------
+
+
+def test_one_part_in_very_many_places_is_digested_in_no_time():
+    part: list[Any] = ["x"]
+    for _ in range(60):
+        part = [part, part]
+    for _ in range(8):
+        part = [part] * 30
+    assert content_key(part) == content_key(copy.deepcopy(part)) is not None
+
+
+def test_predictions_that_differ_in_their_completions_differ():
+    first = dspy.Prediction.from_completions([{"answer": "A"}, {"answer": "B"}])
+    second = dspy.Prediction.from_completions([{"answer": "A"}, {"answer": "C"}])
+    assert content_key(first) != content_key(second)
+    assert content_key(first) == content_key(copy.deepcopy(first)) is not None
+
+
+def test_models_of_different_types_within_an_example_differ():
+    class Cat(pydantic.BaseModel):
+        name: str
+
+    class Dog(pydantic.BaseModel):
+        name: str
+
+    keys = [content_key(dspy.Example(pet=kind(name="Mia"))) for kind in (Cat, Dog)]
+    assert keys[0] != keys[1]
+
+
+def test_an_attribute_beside_the_fields_of_a_dataclass_counts():
+    @dataclasses.dataclass
+    class Place:
+        name: str
+
+    first, second = Place("here"), Place("here")
+    second.note = "moved"
+    assert content_key(first) != content_key(second)
+
+
+def test_an_entry_is_gone_with_its_case_also_while_the_answer_lives():
+    memo, answer = RolloutMemo[str](), Thing()
+    memo.put(Thing(), answer, "gone")
+    assert len(memo) == 0
