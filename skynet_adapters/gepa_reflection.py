@@ -1,0 +1,138 @@
+"""The reflection model of a GEPA run: texts or messages in, a text out, and failures that are seen."""
+
+import logging
+import warnings
+from collections.abc import Awaitable
+from typing import Any, cast
+
+from .deadline import wait_within
+from .errors import DefinitionError, SkynetAdaptersError
+from .gepa_values import is_dspys, kind_of
+from .score import clean_text, shown
+
+__all__ = ["ReflectionLM", "as_reflection_lm"]
+
+_log = logging.getLogger("skynet_adapters")
+
+
+def as_reflection_lm(model: Any) -> "ReflectionLM":
+    """Make the reflection model that GEPA wants: texts or messages in, a text out.
+
+    Args:
+        model: A `dspy.LM`, a model's name such as `"openai/gpt-4.1"` (for `dspy.LM`), or a function
+            of the prompt that gives a text, plain or async. The prompt is a text, or a list of
+            messages where there are images.
+
+    Returns:
+        A callable for `reflection_lm=`. An answer that is empty or no text, and whatever the model
+        raises, is logged and raised: GEPA itself goes on without a new text. With a `dspy.LM` it
+        knows its `total_cost`, which `max_reflection_cost=` asks for.
+
+    Raises:
+        DefinitionError: `model` is none of these.
+
+    Example:
+        >>> reflection_lm = as_reflection_lm(lambda prompt: [{"text": "Answer in one word."}])
+        >>> reflection_lm("Write a better instruction.")
+        'Answer in one word.'
+    """
+    if isinstance(model, str):
+        model = _dspy().LM(model)
+    if not callable(model):
+        raise DefinitionError(
+            f"a reflection model is a dspy.LM, a model's name or a function of the prompt; got {shown(model)}"
+        )
+    return _DspyReflectionLM(model) if is_dspys(model, "BaseLM") else ReflectionLM(model)
+
+
+class ReflectionLM:
+    """What `as_reflection_lm` returns: a function of the prompt that gives a text or raises."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self.name = str(
+            getattr(model, "model", None) or getattr(model, "__name__", None) or type(model).__name__
+        )
+
+    def __repr__(self) -> str:
+        return f"<ReflectionLM {self.name!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        # GEPA's cost limit reads them of a model that counts, such as `gepa.lm.LM`.
+        if name in ("total_cost", "total_tokens_in", "total_tokens_out"):
+            return getattr(self._model, name)
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __call__(self, prompt: str | list[dict[str, Any]]) -> str:
+        """Ask the model.
+
+        Args:
+            prompt: A text, or messages as OpenAI has them.
+
+        Returns:
+            The model's text, never empty.
+
+        Raises:
+            SkynetAdaptersError: The answer is empty or no text.
+        """
+        try:
+            answer = self._ask(clean_text(prompt) if isinstance(prompt, str) else prompt)
+        except Exception as error:
+            _log.warning("the reflection model %r raised %s: %s", self.name, type(error).__name__, error)
+            raise
+        text = _answer_text(answer)
+        if not isinstance(text, str) or not text.strip():
+            message = (
+                f"the reflection model {self.name!r} gave {shown(answer)}, not a text, so nothing new can be "
+                "proposed; check its max_tokens (a model that reasons may use them all up), or that the "
+                "function returns the text itself"
+            )
+            _log.warning("%s", message)
+            raise SkynetAdaptersError(message)
+        return clean_text(text)  # a lone surrogate in it ends the run in GEPA's log file (gepa 0.1.4)
+
+    def _ask(self, prompt: str | list[dict[str, Any]]) -> Any:
+        answer = self._model(prompt)
+        return wait_within(None, cast("Awaitable[Any]", answer)) if isinstance(answer, Awaitable) else answer
+
+
+class _DspyReflectionLM(ReflectionLM):
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self.total_cost = 0.0
+        self.total_tokens_in = self.total_tokens_out = 0
+
+    def _ask(self, prompt: str | list[dict[str, Any]]) -> Any:
+        calls = _Calls()
+        with _dspy().context(caller_modules=[calls]), warnings.catch_warnings():
+            # A list of messages is to go with DSPy 3.5; what comes in its place, a `Request`, leaves the
+            # model's own temperature and max_tokens out (dspy 3.4.1).
+            warnings.filterwarnings("ignore", "Passing OpenAI-style message", DeprecationWarning)
+            answer = self._model(prompt) if isinstance(prompt, str) else self._model(messages=prompt)
+        for call in calls.history:
+            usage: dict[str, Any] = call.get("usage") or {}  # empty for an answer from the cache: no cost
+            self.total_tokens_in += int(usage.get("prompt_tokens") or 0)
+            self.total_tokens_out += int(usage.get("completion_tokens") or 0)
+            self.total_cost += float(call.get("cost") or 0.0) if usage else 0.0
+        return answer
+
+
+def _dspy() -> Any:
+    """Import DSPy where it is needed; without it this module is a second quicker to import."""
+    import dspy
+
+    return dspy
+
+
+class _Calls:
+    """Receives the history entries of the calls that are made below it, and of no other."""
+
+    def __init__(self) -> None:
+        self.history: list[dict[str, Any]] = []
+
+
+def _answer_text(answer: Any) -> Any:
+    """Unpack what a model gave: a `dspy.LM` gives a list, of dicts when it reasons too."""
+    if kind_of(answer) is list and answer:
+        answer = answer[0]
+    return answer.get("text") if kind_of(answer) is dict else answer
