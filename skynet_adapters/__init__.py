@@ -32,7 +32,15 @@ if TYPE_CHECKING:
     )
     from .failures import Failure, Failures
     from .feedback_score import FeedbackScore
-    from .gepa import as_gepa_adapter, as_gepa_dataset, as_gepa_evaluator, as_reflection_lm
+    from .gepa import (
+        as_gepa_adapter,
+        as_gepa_dataset,
+        as_gepa_evaluator,
+        as_reflection_lm,
+        check_gepa_run,
+        check_run_dir,
+        optimize_artifact,
+    )
     from .load import fingerprint
     from .metric import Metric
     from .score import Score
@@ -46,6 +54,9 @@ _MODULE_OF = {
     "as_gepa_dataset": "gepa",
     "as_gepa_evaluator": "gepa",
     "as_reflection_lm": "gepa",
+    "check_gepa_run": "gepa",
+    "check_run_dir": "gepa",
+    "optimize_artifact": "gepa",
     "Case": "cases",
     "Split": "cases",
     "load_cases": "cases",
@@ -98,11 +109,14 @@ __all__ = [
     "as_gepa_evaluator",
     "as_reflection_lm",
     "check_examples",
+    "check_gepa_run",
+    "check_run_dir",
     "fingerprint",
     "from_dspy_metric",
     "from_examples",
     "load_artifact",
     "load_cases",
+    "optimize_artifact",
     "program_artifact",
     "program_run",
     "save_artifact",

@@ -13,6 +13,7 @@ from gepa.core.adapter import EvaluationBatch, ProposalFn
 from .artifacts import TEXT_COMPONENT, to_artifact, to_candidate
 from .errors import MetricBroken, MetricError
 from .gepa_cases import input_and_expected
+from .gepa_closing import ClosingCallback
 from .gepa_rollouts import Job, Rollouts, Trajectory
 from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, plain, with_images
 from .metric import Metric, ScoreFunction, as_metric
@@ -95,6 +96,8 @@ class GepaAdapter(Generic[A]):
 
     Attributes:
         metric: The `Metric`, with its `failures`.
+        callback: For `callbacks=[...]`: warns at the end when no candidate was accepted, and why.
+        seen_scores: The lowest and the highest score so far, without failure scores; `None`: none yet.
         propose_new_texts: `None`: GEPA's own proposer writes the new texts.
     """
 
@@ -108,6 +111,8 @@ class GepaAdapter(Generic[A]):
         self._include_expected = include_expected
         self._stopped = False
         self.metric = rollouts.metric
+        self.callback = ClosingCallback()
+        self.seen_scores: tuple[float, float] | None = None
         _warn_of_placeholder(self._candidate)
 
     def __enter__(self) -> Self:
@@ -196,6 +201,10 @@ class GepaAdapter(Generic[A]):
         return [self._evaluated([next(rollouts) for _ in batch]) for _, batch in items]
 
     def _evaluated(self, trajectories: list[Trajectory]) -> EvaluationBatch[Trajectory, Any]:
+        judged = [trajectory.score.value for trajectory in trajectories if trajectory.score.error is None]
+        if judged:
+            seen = [*judged, *(self.seen_scores or ())]
+            self.seen_scores = min(seen), max(seen)
         return EvaluationBatch(
             outputs=[plain(trajectory.output) for trajectory in trajectories],
             scores=[trajectory.score.value for trajectory in trajectories],

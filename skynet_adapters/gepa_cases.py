@@ -5,7 +5,7 @@ Built around gepa 0.1.4.
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from .cases import Case
 from .errors import DataError
@@ -46,6 +46,9 @@ class GepaDataset:
 
     def __init__(self, cases: Iterable[Any]) -> None:
         self._cases: dict[str, Any] = {}
+        given: Any = cases
+        if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
+            raise DataError(f"{shown(cast('object', given))} is no list of cases")
         for number, case in enumerate(cases):
             try:
                 key = content_key(*input_and_expected(case))

@@ -3,6 +3,7 @@
 import logging
 import warnings
 from collections.abc import Awaitable
+from contextvars import ContextVar
 from typing import Any, cast
 
 from .deadline import wait_within
@@ -10,9 +11,13 @@ from .errors import DefinitionError, SkynetAdaptersError
 from .gepa_values import is_dspys, kind_of
 from .score import clean_text, shown
 
-__all__ = ["ReflectionLM", "as_reflection_lm"]
+__all__ = ["ReflectionLM", "as_reflection_lm", "noted_failures"]
 
 _log = logging.getLogger("skynet_adapters")
+
+# Where failures are noted, for what is said at the end of a run; GEPA asks the model in the thread that
+# calls its callbacks (gepa 0.1.4).
+noted_failures: ContextVar[list[str] | None] = ContextVar("skynet_adapters_noted_failures", default=None)
 
 
 def as_reflection_lm(model: Any) -> "ReflectionLM":
@@ -78,7 +83,7 @@ class ReflectionLM:
         try:
             answer = self._ask(clean_text(prompt) if isinstance(prompt, str) else prompt)
         except Exception as error:
-            _log.warning("the reflection model %r raised %s: %s", self.name, type(error).__name__, error)
+            self._note(f"the reflection model {self.name!r} raised {type(error).__name__}: {error}")
             raise
         text = _answer_text(answer)
         if not isinstance(text, str) or not text.strip():
@@ -87,9 +92,15 @@ class ReflectionLM:
                 "proposed; check its max_tokens (a model that reasons may use them all up), or that the "
                 "function returns the text itself"
             )
-            _log.warning("%s", message)
+            self._note(message)
             raise SkynetAdaptersError(message)
         return clean_text(text)  # a lone surrogate in it ends the run in GEPA's log file (gepa 0.1.4)
+
+    def _note(self, message: str) -> None:
+        _log.warning("%s", message)
+        noted = noted_failures.get()
+        if noted is not None:
+            noted.append(message)
 
     def _ask(self, prompt: str | list[dict[str, Any]]) -> Any:
         answer = self._model(prompt)

@@ -1,0 +1,307 @@
+"""Checks of a GEPA run's arguments, while nothing has been paid yet.
+
+Built around gepa 0.1.4. Where a line answers one of its quirks, a comment names it.
+"""
+
+import difflib
+import inspect
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from gepa import api
+from gepa.core.data_loader import ensure_loader
+from gepa.core.state import FrontierType
+
+from .errors import DataError, DefinitionError, SkynetAdaptersError
+from .gepa_adapter import GepaAdapter
+from .gepa_cases import GepaDataset, input_and_expected
+from .gepa_folder import digest, faults_of_folder, keep_facts, warn_of_used_budget
+from .gepa_values import is_dspys
+from .load import fingerprint
+from .memo import content_key
+from .metric import Metric
+from .score import shown
+
+__all__ = ["ARGUMENTS", "check_gepa_run", "near_match"]
+
+_log = logging.getLogger("skynet_adapters")
+
+# The arguments of `gepa.optimize`; untyped, as some of its parameters are.
+ARGUMENTS = frozenset(inspect.signature(cast("Any", api).optimize).parameters)
+
+# Of how many cases in a set it is told what is wrong.
+_MOST_CASES = 5
+
+
+def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
+    """Check the arguments of `gepa.optimize` before anything is paid; call it with all of them.
+
+    Refused are: an argument that `gepa.optimize` does not have; a seed of another artifact; what is no
+    case; a budget that the first evaluation uses up; a reflection model that cannot answer with a text,
+    or whose cost is unknown where `max_reflection_cost` asks for it; a frontier of objectives with a
+    metric that has judged cases and named no scores; lists of different cases under `cache_evaluation`;
+    and a `run_dir` that was begun with another metric, artifact, validation set or frontier.
+
+    Warnings are logged of a `perfect_score` that scores do not fit, and of a resumed run whose budget is
+    used up. What a metric gives is known from what this adapter has judged, and from `score_range=`; of
+    one that was never asked nothing is known.
+
+    Args:
+        adapter: The adapter of the run.
+        **arguments: The other arguments of `gepa.optimize`, by name.
+
+    Raises:
+        DefinitionError: Something of the above; tells everything that was found.
+
+    Example:
+        >>> from skynet_adapters import as_gepa_adapter
+        >>> def score(input, output, expected=None):
+        ...     return 1.0, {"feedback": "Good."}
+        >>> adapter = as_gepa_adapter(score, lambda artifact, input: artifact, artifact="Hi.")
+        >>> arguments = {"trainset": [{"input": {}}], "reflection_lm": input, "max_metric_call": 9}
+        >>> check_gepa_run(adapter, seed_candidate=adapter.seed_candidate, **arguments)
+        Traceback (most recent call last):
+        ...
+        skynet_adapters.errors.DefinitionError: this GEPA run cannot work:
+        - gepa.optimize has no argument 'max_metric_call'; did you mean 'max_metric_calls'?
+        - nothing ends the run; pass max_metric_calls=
+    """
+    faults = [
+        *_faults_of_names(arguments),
+        *_faults_of_seed(adapter, arguments),
+        *_faults_of_cases(arguments),
+        *_faults_of_budget(arguments),
+        *_faults_of_reflection(arguments),
+        *_faults_of_frontier(adapter.metric, arguments),
+    ]
+    run_dir: Any = arguments.get("run_dir")
+    folder = None if run_dir is None else Path(run_dir)
+    facts = {} if faults or folder is None else _facts(adapter.metric, arguments)
+    if folder is not None and facts:
+        faults += faults_of_folder(folder, facts)
+    if faults:
+        raise DefinitionError("this GEPA run cannot work:\n" + "\n".join(f"- {line}" for line in faults))
+    _warn_of_scale(adapter, arguments)
+    if folder is not None:
+        warn_of_used_budget(folder, arguments.get("max_metric_calls"))
+        keep_facts(folder, facts)
+
+
+def near_match(name: str, known: Iterable[str]) -> str:
+    """Ask whether another name was meant, where one is near."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _faults_of_names(arguments: Mapping[str, Any]) -> list[str]:
+    return [
+        f"gepa.optimize has no argument {name!r}{near_match(name, ARGUMENTS)}"
+        for name in arguments
+        if name not in ARGUMENTS
+    ]
+
+
+def _faults_of_seed(adapter: GepaAdapter[Any], arguments: Mapping[str, Any]) -> list[str]:
+    seed = arguments.get("seed_candidate")
+    mend = "pass adapter.seed_candidate"
+    if not isinstance(seed, dict):
+        return [f"seed_candidate is {shown(seed)}; {mend}"]
+    try:
+        adapter.artifact(cast("dict[str, str]", seed))
+    except SkynetAdaptersError as error:
+        return [f"seed_candidate: {error}; {mend}"]
+    return []
+
+
+# --- cases and budget -------------------------------------------------------------------------------
+
+
+def _faults_of_cases(arguments: Mapping[str, Any]) -> list[str]:
+    faults: list[str] = []
+    for name in ("trainset", "valset"):
+        cases = arguments.get(name)
+        if cases is None and name == "valset":
+            continue
+        loader = _loader(cases)
+        if loader is None:
+            faults.append(f"{name} is {shown(cases)}; it must be a list of cases, or as_gepa_dataset(cases)")
+        elif not len(loader):
+            faults.append(f"{name} is empty; there is nothing to evaluate or learn from")
+        elif not isinstance(cases, GepaDataset):  # whose cases were checked when it was made
+            faults += _faults_of_each_case(name, loader)
+    if not faults and arguments.get("cache_evaluation"):
+        faults += _faults_of_ids(_loader(arguments["trainset"]), _loader(arguments.get("valset")))
+    return faults
+
+
+def _loader(cases: Any) -> Any:
+    """Give GEPA's own loader of some cases; `None` for what it cannot take."""
+    if cases is None or isinstance(cases, str | Mapping):
+        return None
+    try:
+        loader = cast("Any", ensure_loader(cases))
+        len(loader)
+    except Exception:
+        return None
+    return loader
+
+
+def _every_case(loader: Any) -> list[Any]:
+    return loader.fetch(list(loader.all_ids()))
+
+
+def _faults_of_each_case(name: str, loader: Any) -> list[str]:
+    faults: list[str] = []
+    for number, case in enumerate(_every_case(loader)):
+        try:
+            input_and_expected(case)
+        except DataError as error:
+            faults.append(f"{name}, case {number + 1}: {error}")
+    more = len(faults) - _MOST_CASES
+    return faults[:_MOST_CASES] + ([f"{name}, {more} more cases cannot be used"] if more > 0 else [])
+
+
+def _faults_of_ids(train: Any, val: Any) -> list[str]:
+    if val is None:
+        return []
+    val_ids = set(val.all_ids())
+    shared = [id for id in train.all_ids() if id in val_ids]
+    for one, other in zip(train.fetch(shared), val.fetch(shared), strict=True):
+        if one is not other and _content(one) != _content(other):
+            return [
+                "with cache_evaluation=True gepa 0.1.4 takes a training case for the validation case of "
+                "the same id, and these sets share ids; pass as_gepa_dataset(trainset) and "
+                "as_gepa_dataset(valset)"
+            ]
+    return []
+
+
+def _content(case: Any) -> bytes | int:
+    key = content_key(*input_and_expected(case))
+    return id(case) if key is None else key
+
+
+def _faults_of_budget(arguments: Mapping[str, Any]) -> list[str]:
+    budget = arguments.get("max_metric_calls")
+    if budget is None:
+        others = ("stop_callbacks", "max_reflection_cost", "run_dir")  # a file in run_dir stops it too
+        if all(arguments.get(name) is None for name in others):
+            return ["nothing ends the run; pass max_metric_calls="]
+        return []
+    if not isinstance(budget, int) or isinstance(budget, bool):
+        return [f"max_metric_calls is {shown(budget)}; it must be a whole number"]
+    if arguments.get("val_evaluation_policy") not in (None, "full_eval"):
+        return []  # the seed may be evaluated on fewer cases
+    validates = "trainset" if arguments.get("valset") is None else "valset"
+    loader = _loader(arguments.get(validates))
+    if loader is None or budget > len(loader):
+        return []
+    size = len(loader)
+    return [
+        f"max_metric_calls={budget} is used up by the first evaluation, of the seed on the {size} cases of "
+        f"the {validates}, and GEPA would give the seed back; pass some times {size}, or a smaller valset"
+    ]
+
+
+# --- reflection model -------------------------------------------------------------------------------
+
+
+def _faults_of_reflection(arguments: Mapping[str, Any]) -> list[str]:
+    model = arguments.get("reflection_lm")
+    faults: list[str] = []
+    if arguments.get("reflection_lm_kwargs") and not isinstance(model, str):
+        faults.append(
+            "reflection_lm_kwargs would be ignored, since they are for a model's name only; give them to "
+            "the model, as in as_reflection_lm(dspy.LM(name, temperature=1.0))"
+        )
+    proposers = ("custom_candidate_proposer", "reflection_strategy")
+    if any(arguments.get(name) is not None for name in proposers):
+        return faults
+    if model is None:
+        faults.append("there is no reflection_lm; pass reflection_lm=as_reflection_lm(...)")
+    elif is_dspys(model, "BaseLM"):
+        faults.append(
+            f"reflection_lm is the dspy.LM {getattr(model, 'model', '')!r}, which answers with a list, so "
+            "that every proposal of GEPA fails; pass as_reflection_lm(lm)"
+        )
+    elif isinstance(model, str):
+        pass  # GEPA asks LiteLLM for it, and knows its cost
+    elif not callable(model):
+        faults.append(f"reflection_lm is {shown(model)}; pass as_reflection_lm(...)")
+    elif inspect.iscoroutinefunction(model):
+        faults.append("reflection_lm is async, and GEPA does not await it; pass as_reflection_lm(function)")
+    elif arguments.get("max_reflection_cost") is not None and not hasattr(model, "total_cost"):
+        faults.append(
+            f"max_reflection_cost would never be reached, since the cost of {shown(model)} is unknown; "
+            "pass a dspy.LM through as_reflection_lm, or max_metric_calls= instead"
+        )
+    return faults
+
+
+# --- scores -----------------------------------------------------------------------------------------
+
+
+def _faults_of_frontier(metric: Metric, arguments: Mapping[str, Any]) -> list[str]:
+    frontier = arguments.get("frontier_type", "instance")
+    kinds = get_args(FrontierType)
+    if frontier not in kinds:
+        return [f"frontier_type={shown(frontier, with_type=False)} is none of {', '.join(kinds)}"]
+    if frontier == "instance" or metric.complete({}):
+        return []
+    failed = sum(count for kind, count in metric.failures.kinds.items() if kind != "ProgramFailedError")
+    if metric.calls <= failed:
+        return []  # it has judged nothing yet, so its names may still come
+    return [
+        f"frontier_type={frontier!r} needs named scores, and metric {metric.name!r} gave none so far; return "
+        '"scores" beside "feedback", pass score_names=[...], or take frontier_type="instance"'
+    ]
+
+
+def _warn_of_scale(adapter: GepaAdapter[Any], arguments: Mapping[str, Any]) -> None:
+    perfect: Any = arguments.get("perfect_score", 1.0)
+    if not arguments.get("skip_perfect_score", True) or not isinstance(perfect, int | float):
+        return
+    metric = adapter.metric
+    if metric.__getstate__()["options"].get("score_range") is not None:
+        if perfect > 1:
+            _log.warning(
+                "perfect_score=%g is never reached, since score_range normalises scores to 0..1", perfect
+            )
+        return
+    low, high = adapter.seen_scores or (metric.failure_score, perfect)
+    if high > perfect:
+        _log.warning(
+            "metric %r has given %g, above perfect_score=%g: for a minibatch of such scores GEPA proposes "
+            "nothing. Pass score_range=(low, high), which normalises, or perfect_score=",
+            metric.name,
+            high,
+            perfect,
+        )
+    if low < metric.failure_score:
+        _log.warning(
+            "metric %r has given %g, below failure_score=%g: a case that fails beats a poor answer. Pass "
+            "score_range=(low, high), which normalises, or failure_score=",
+            metric.name,
+            low,
+            metric.failure_score,
+        )
+
+
+# --- what a resumed run must have in common ---------------------------------------------------------
+
+
+def _facts(metric: Metric, arguments: Mapping[str, Any]) -> dict[str, str]:
+    facts = {
+        "metric": fingerprint(metric),
+        "seed_candidate": digest([json.dumps(arguments["seed_candidate"]).encode()]),
+        "frontier_type": str(arguments.get("frontier_type", "instance")),
+    }
+    valset = arguments.get("valset")
+    cases = _every_case(_loader(arguments["trainset"] if valset is None else valset))
+    keys = [content_key(*input_and_expected(case)) for case in cases]
+    if None not in keys:  # what holds a lock or a client has no content that another process knows again
+        facts["valset"] = digest(cast("list[bytes]", keys))
+    return facts

@@ -1,0 +1,132 @@
+"""The folder of a GEPA run: refuse to resume in it what was begun with another metric.
+
+Built around gepa 0.1.4.
+"""
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from gepa.core.state import GEPAState
+
+from .errors import DefinitionError
+from .load import fingerprint
+from .metric import Metric, ScoreFunction, as_metric
+
+__all__ = ["RUN_FILE", "check_run_dir", "digest", "faults_of_folder", "keep_facts", "warn_of_used_budget"]
+
+_log = logging.getLogger("skynet_adapters")
+
+# What a run was begun with, kept in its folder.
+RUN_FILE = "skynet_adapters_run.json"
+
+# GEPA resumes a run where this file is (gepa 0.1.4).
+_STATE_FILE = "gepa_state.bin"
+
+# The facts that are kept, and what is said when one differs.
+_WHAT = {
+    "metric": "another metric (its code, a file that it imports, or an option was changed)",
+    "seed_candidate": "another artifact",
+    "valset": "another validation set",
+    "frontier_type": "another frontier_type",
+}
+
+
+def check_run_dir(metric: ScoreFunction | Metric, directory: str | os.PathLike[str] | None) -> None:
+    """Refuse the folder of a run that another metric began; for `run_dir=` and `dspy.GEPA(log_dir=...)`.
+
+    GEPA resumes what it finds there and compares scores of the old metric with those of the new one. So
+    the metric's fingerprint is kept in the folder, as `skynet_adapters_run.json`. `check_gepa_run` and
+    `optimize_artifact` do this too.
+
+    Args:
+        metric: A function, a `Metric`, or what `as_dspy_metric` made.
+        directory: The folder; it is made when it is missing. `None`: nothing is checked.
+
+    Raises:
+        DefinitionError: The run in the folder was begun with another metric.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> check_run_dir(lambda input, output: (1.0, {"feedback": "Good."}), folder)
+        >>> _ = (folder / "gepa_state.bin").write_bytes(b"")  # GEPA has run
+        >>> check_run_dir(lambda input, output: (0.5, {"feedback": "Fair."}), folder)
+        Traceback (most recent call last):
+        ...
+        skynet_adapters.errors.DefinitionError: the run in ... was begun with another metric ...
+    """
+    if directory is None:
+        return
+    inner = getattr(metric, "metric", None)  # of what `as_dspy_metric` made
+    facts = {"metric": fingerprint(inner if isinstance(inner, Metric) else as_metric(metric))}
+    for fault in faults_of_folder(Path(directory), facts):
+        raise DefinitionError(fault)
+    keep_facts(Path(directory), facts)
+
+
+def digest(parts: Iterable[bytes]) -> str:
+    """Digest some contents to a short text."""
+    made = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        made.update(len(part).to_bytes(8, "big") + part)
+    return made.hexdigest()
+
+
+def faults_of_folder(folder: Path, facts: Mapping[str, str]) -> list[str]:
+    """Tell in what the run that would be resumed differs from one with these facts."""
+    if not (folder / _STATE_FILE).exists():
+        return []
+    kept = _kept(folder)
+    if "metric" not in kept:
+        _log.warning(
+            "the run in %r was begun without this check, so that nobody knows whether its scores are this "
+            "metric's",
+            str(folder),
+        )
+    return [
+        f"the run in {str(folder)!r} was begun with {_WHAT[name]}, so that its scores cannot be compared "
+        "with new ones; take a new folder, or undo the change"
+        for name, fact in facts.items()
+        if kept.get(name, fact) != fact
+    ]
+
+
+def keep_facts(folder: Path, facts: Mapping[str, str]) -> None:
+    """Keep the facts of a run in its folder, which is made when it is missing."""
+    resumed = (folder / _STATE_FILE).exists()
+    everything = {**(_kept(folder) if resumed else {}), **facts}
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{RUN_FILE}"
+    temporary.write_text(json.dumps(everything, indent=2) + "\n", encoding="utf-8")
+    os.replace(temporary, folder / RUN_FILE)
+
+
+def _kept(folder: Path) -> dict[str, Any]:
+    try:
+        kept = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, Any]", kept) if isinstance(kept, dict) else {}
+
+
+def warn_of_used_budget(folder: Path, budget: Any) -> None:
+    """Warn when a run that would be resumed has nothing left to spend."""
+    if not isinstance(budget, int) or not (folder / _STATE_FILE).exists():
+        return
+    try:
+        used = cast("Any", GEPAState.load(str(folder))).total_num_evals
+    except Exception:  # GEPA will say what is wrong with its own file
+        return
+    if used >= budget:
+        _log.warning(
+            "the run in %r has used %d metric calls, so that max_metric_calls=%d, the budget of the run in "
+            "all, lets it go no further",
+            str(folder),
+            used,
+            budget,
+        )

@@ -1,0 +1,300 @@
+"""What is refused or pointed out before a run of GEPA is paid."""
+
+import json
+import subprocess
+import sys
+import threading
+
+import dspy
+import gepa
+import pytest
+from gepa.core.state import GEPAState
+
+from skynet_adapters import (
+    Case,
+    DefinitionError,
+    Metric,
+    as_dspy_metric,
+    as_gepa_adapter,
+    as_gepa_dataset,
+    as_reflection_lm,
+    check_gepa_run,
+    check_run_dir,
+)
+from tests.scripted import answering, examples, reflecting, scripted_lm
+
+CASES = [Case(str(number), {"n": number}, {"label": f"L{number}"}) for number in range(8)]
+RULE = "Say the label."
+
+
+def run(artifact, input):
+    return f"L{input['n']}" if RULE in artifact else "?"
+
+
+def score(input, output, expected=None):
+    right = output == expected["label"]
+    return (1.0 if right else 0.25), {"feedback": "Right." if right else "Wrong."}
+
+
+class Quiet:
+    def log(self, message):
+        pass
+
+
+def made(metric=score, artifact="Guess.", **options):
+    return as_gepa_adapter(metric, run, artifact=artifact, **options)
+
+
+def arguments(adapter, **others):
+    """What `gepa.optimize` gets, but for the adapter."""
+    return {
+        "seed_candidate": adapter.seed_candidate,
+        "trainset": CASES,
+        "reflection_lm": as_reflection_lm(lambda prompt: RULE),
+        "max_metric_calls": 30,
+        "logger": Quiet(),
+        **others,
+    }
+
+
+def fault(adapter=None, **others):
+    adapter = adapter or made()
+    with pytest.raises(DefinitionError, match="this GEPA run cannot work:\n- ") as caught:
+        check_gepa_run(adapter, **arguments(adapter, **others))
+    return str(caught.value)
+
+
+def test_what_passes_runs_and_nothing_is_called_before(caplog):
+    adapter = made()
+    given = arguments(adapter, frontier_type="instance", run_dir=None)
+    check_gepa_run(adapter, **given)
+    assert adapter.metric.calls == 0
+    assert caplog.text == ""
+    assert gepa.optimize(adapter=adapter, **given).best_candidate == {"artifact": RULE}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"max_metric_call": 30}, "no argument 'max_metric_call'; did you mean 'max_metric_calls'?"),
+        ({"colour": "red"}, "no argument 'colour'\n"),
+        ({"seed_candidate": "Guess."}, "seed_candidate is 'Guess.'"),
+        ({"seed_candidate": {"plan": "x"}}, "lacks the components ['artifact']"),
+        ({"trainset": [CASES[0], {"n": 1}, 7]}, "trainset, case 3: 7 (int) is no case"),
+        ({"trainset": [dspy.Example(n=1)]}, "call .with_inputs(...) on it"),
+        ({"valset": [CASES[0], None]}, "valset, case 2: None"),
+        ({"trainset": []}, "trainset is empty"),
+        ({"valset": []}, "valset is empty"),
+        ({"trainset": None}, "trainset is None"),
+        ({"trainset": "cases.jsonl"}, "trainset is 'cases.jsonl'"),
+        ({"trainset": CASES[0]}, "it must be a list of cases"),
+        (
+            {"max_metric_calls": 8},
+            "max_metric_calls=8 is used up by the first evaluation, of the seed on the 8",
+        ),
+        ({"max_metric_calls": 4, "valset": as_gepa_dataset(CASES[:4])}, "on the 4 cases of the valset"),
+        ({"max_metric_calls": "30"}, "max_metric_calls is '30'"),
+        ({"max_metric_calls": None}, "nothing ends the run"),
+        ({"reflection_lm": None}, "there is no reflection_lm"),
+        ({"reflection_lm": 7}, "reflection_lm is 7"),
+        (
+            {"reflection_lm": dspy.LM("openai/gpt-4.1")},
+            "the dspy.LM 'openai/gpt-4.1', which answers with a list",
+        ),
+        ({"reflection_lm_kwargs": {"temperature": 1}}, "reflection_lm_kwargs would be ignored"),
+        ({"max_reflection_cost": 1.0}, "max_reflection_cost would never be reached"),
+        ({"frontier_type": "objectives"}, "is none of instance, objective, hybrid, cartesian"),
+    ],
+)
+def test_what_cannot_work_is_refused(wrong, said):
+    assert said in fault(**wrong) + "\n"
+
+
+def test_an_async_reflection_model_is_refused():
+    async def model(prompt):
+        return RULE
+
+    assert "GEPA does not await it" in fault(reflection_lm=model)
+
+
+def test_everything_that_is_wrong_is_told_at_once():
+    told = fault(max_metric_calls=3, reflection_lm=None, frontier_type="x", trainset=[*CASES, *[{}] * 30])
+    for said in ("max_metric_calls=3", "no reflection_lm", "frontier_type='x'", "trainset, case 9"):
+        assert said in told
+    assert told.count("\n- ") == 9
+    assert "- trainset, 25 more cases cannot be used\n" in told
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        {"max_metric_calls": 9},
+        {"max_metric_calls": None, "stop_callbacks": lambda state: True},
+        {"max_metric_calls": 5, "valset": CASES[:4]},
+        {"reflection_lm": None, "custom_candidate_proposer": lambda *arguments: {}},
+        {"reflection_lm": "openai/gpt-4.1"},
+        {"reflection_lm": as_reflection_lm(scripted_lm(lambda messages: "x")), "max_reflection_cost": 1.0},
+        {"frontier_type": "objective"},
+        {"trainset": [dspy.Example(n=1, label="x").with_inputs("n")] * 3},
+    ],
+)
+def test_what_can_work_is_let_through(right):
+    adapter = made()
+    check_gepa_run(adapter, **arguments(adapter, **right))
+
+
+def test_lists_are_refused_where_the_cache_would_mix_them_up():
+    assert "shares ids" not in (told := fault(valset=CASES[::-1], cache_evaluation=True))
+    assert "these sets share ids; pass as_gepa_dataset(trainset)" in told
+    adapter = made()
+    for valset in (CASES, list(CASES), as_gepa_dataset(CASES[::-1]), None):
+        check_gepa_run(adapter, **arguments(adapter, valset=valset, cache_evaluation=True))
+
+
+def test_a_frontier_of_objectives_needs_names_as_far_as_that_is_known():
+    adapter = made()
+    check_gepa_run(adapter, **arguments(adapter, frontier_type="hybrid"))  # nothing is known yet
+    adapter.evaluate(CASES, adapter.seed_candidate)
+    assert "frontier_type='hybrid' needs named scores" in fault(adapter, frontier_type="hybrid")
+    named = made(score_names=["exact"])
+    check_gepa_run(named, **arguments(named, frontier_type="hybrid"))
+
+    def fails(input, output, expected=None):
+        raise ValueError
+
+    failing = made(fails, stop_after=None)
+    failing.evaluate(CASES, failing.seed_candidate)
+    check_gepa_run(failing, **arguments(failing, frontier_type="hybrid"))
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "others", "said"),
+    [
+        (7.0, {}, {}, "has given 7, above perfect_score=1"),
+        (-3.0, {}, {}, "has given -3, below failure_score=0"),
+        (7.0, {}, {"perfect_score": 10}, None),
+        (7.0, {}, {"skip_perfect_score": False}, None),
+        (7.0, {"score_range": (0, 10)}, {}, None),
+        (7.0, {"score_range": (0, 10)}, {"perfect_score": 10}, "perfect_score=10 is never reached"),
+        (1.0, {}, {}, None),
+    ],
+)
+def test_scores_that_perfect_score_does_not_fit_are_pointed_out(value, options, others, said, caplog):
+    adapter = made(lambda input, output: (value, {"feedback": "f"}), **options)
+    adapter.evaluate(CASES, adapter.seed_candidate)
+    caplog.clear()
+    check_gepa_run(adapter, **arguments(adapter, **others))
+    assert said in caplog.text if said else caplog.text == ""
+
+
+# --- the folder of a run -----------------------------------------------------------------------------
+
+
+def stricter(input, output, expected=None):
+    right = output == expected["label"]
+    return (1.0 if right else 0.0), {"feedback": "Right." if right else "Wrong."}
+
+
+def optimized(folder, metric=score, **others):
+    adapter = made(metric, others.pop("artifact", "Guess."))
+    given = arguments(adapter, run_dir=folder, **others)
+    check_gepa_run(adapter, **given)
+    return gepa.optimize(adapter=adapter, **given)
+
+
+def test_a_run_is_resumed_with_the_same_metric_only(tmp_path):
+    folder = str(tmp_path / "new" / "run")
+    optimized(folder)
+    assert optimized(folder, Metric(score), max_metric_calls=60).best_candidate == {"artifact": RULE}
+    with pytest.raises(DefinitionError, match=r"run' was begun with another metric .* take a new folder"):
+        optimized(folder, stricter)
+    assert optimized(folder, max_metric_calls=90).best_candidate == {"artifact": RULE}
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"artifact": "Guess well."}, "another artifact"),
+        ({"valset": CASES[:4]}, "another validation set"),
+        ({"frontier_type": "hybrid"}, "another frontier_type"),
+    ],
+)
+def test_a_run_is_not_resumed_with_something_else_changed(change, said, tmp_path):
+    optimized(tmp_path)
+    with pytest.raises(DefinitionError, match=f"was begun with {said}"):
+        optimized(tmp_path, **change)
+
+
+def test_cases_that_no_other_process_knows_again_do_not_stop_a_resumed_run(tmp_path):
+    for _ in range(2):
+        cases = [Case(str(n), {"n": n, "lock": threading.Lock()}, {"label": "L"}) for n in range(4)]
+        optimized(tmp_path, trainset=cases)
+
+
+def test_a_run_that_was_begun_without_the_check_is_pointed_out(tmp_path, caplog):
+    adapter = made()
+    gepa.optimize(adapter=adapter, **arguments(adapter, run_dir=str(tmp_path)))
+    check_run_dir(score, tmp_path)
+    assert "was begun without this check" in caplog.text
+    with pytest.raises(DefinitionError, match="another metric"):
+        check_run_dir(stricter, tmp_path)
+
+
+def test_a_file_that_cannot_be_read_counts_as_none(tmp_path, caplog):
+    optimized(tmp_path)
+    (tmp_path / "skynet_adapters_run.json").write_text("[1")
+    check_run_dir(score, tmp_path)
+    assert "was begun without this check" in caplog.text
+    assert set(json.loads((tmp_path / "skynet_adapters_run.json").read_text())) == {"metric"}
+
+
+def test_a_resumed_run_without_budget_is_pointed_out(tmp_path, caplog):
+    optimized(tmp_path)
+    used = GEPAState.load(str(tmp_path)).total_num_evals
+    optimized(tmp_path, max_metric_calls=used)
+    assert f"has used {used} metric calls, so that max_metric_calls={used}" in caplog.text
+
+
+def test_nothing_is_kept_of_a_run_that_is_refused(tmp_path):
+    fault(run_dir=str(tmp_path / "run"), max_metric_calls=1)
+    assert not (tmp_path / "run").exists()
+    check_run_dir(score, None)
+
+
+EDITED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from metric_file import score
+from skynet_adapters import check_run_dir
+check_run_dir(score, sys.argv[2])
+"""
+
+
+def test_an_edited_metric_file_is_noticed_in_another_process(tmp_path):
+    def checked():
+        command = [sys.executable, "-c", EDITED, str(tmp_path), str(tmp_path / "run")]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120).stderr
+
+    file = tmp_path / "metric_file.py"
+    file.write_text("def score(input, output):\n    return 1.0, {'feedback': 'f'}\n")
+    assert checked() == ""
+    (tmp_path / "run" / "gepa_state.bin").write_bytes(b"")
+    assert checked() == ""
+    file.write_text("def score(input, output):\n    return 0.5, {'feedback': 'f'}\n")
+    assert "was begun with another metric" in checked()
+
+
+def test_the_log_dir_of_dspys_gepa_is_checked_too(tmp_path):
+    def exact(input, output, expected=None):
+        return float(output == expected["answer"]), {"feedback": "f"}
+
+    metric = as_dspy_metric(exact)
+    check_run_dir(metric, tmp_path)
+    with dspy.context(lm=answering(lambda question: "B")):
+        dspy.GEPA(
+            metric=metric, max_metric_calls=12, log_dir=str(tmp_path), reflection_lm=reflecting()
+        ).compile(dspy.Predict("question -> answer"), trainset=examples(4), valset=examples(4))
+    check_run_dir(as_dspy_metric(exact), tmp_path)
+    check_run_dir(exact, tmp_path)
+    with pytest.raises(DefinitionError, match="another metric"):
+        check_run_dir(as_dspy_metric(score), tmp_path)
