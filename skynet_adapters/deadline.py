@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
-__all__ = ["DeadlineExceededError", "call_within", "wait_within"]
+__all__ = ["DeadlineExceededError", "call_within", "end_idle_helpers", "start", "wait_within"]
 
 T = TypeVar("T")
 
@@ -58,6 +58,31 @@ def call_within(seconds: float, function: Callable[[], T]) -> T:
         raise
     _helpers.append(helper)
     return call.outcome()
+
+
+def start(function: Callable[[], None]) -> None:
+    """Call `function` on a helper thread, in a copy of this thread's context, without waiting for it.
+
+    The helper serves others when the call ends, however late that is, and ends with the process.
+
+    Args:
+        function: Takes nothing; nobody learns what it raises.
+
+    Example:
+        >>> done = SimpleQueue()
+        >>> start(lambda: done.put("done"))
+        >>> done.get()
+        'done'
+    """
+    helper = _idle_helper()
+    helper.put(_Started(function, helper))
+
+
+def end_idle_helpers() -> None:
+    """End the threads that wait for a call; the next call starts a new one."""
+    with contextlib.suppress(IndexError):
+        while True:
+            _helpers.pop().put(None)
 
 
 def wait_within(seconds: float | None, awaitable: Awaitable[T], depth: int = 0) -> T:
@@ -124,6 +149,16 @@ class _Call(_Outcome[T]):
             self._error = error
         finally:
             self._done.release()
+
+
+class _Started(_Call[None]):
+    def __init__(self, function: Callable[[], None], helper: "_Inbox") -> None:
+        super().__init__(function)
+        self._helper = helper
+
+    def run(self) -> None:
+        super().run()
+        _helpers.append(self._helper)
 
 
 # A helper is known by its inbox; None in the inbox ends it.

@@ -1,29 +1,29 @@
 """Run and judge many cases at once for GEPA, where each keeps its place whatever happens to it."""
 
-import contextvars
 import dataclasses
 import functools
 import inspect
 import math
 import threading
 import time
-from collections.abc import Awaitable, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections import deque
+from collections.abc import Sequence
+from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, cast
 
 from gepa.optimize_anything import LogContext, get_log_context, set_log_context
 
+from .attempt import Ran, attempt, too_late
 from .copies import protected
-from .deadline import DeadlineExceededError, call_within, wait_within
-from .errors import DefinitionError, MetricBroken, MetricError
-from .function import told
+from .deadline import end_idle_helpers, start
+from .errors import DefinitionError, MetricError
 from .gepa_values import is_dspys
 from .metric import Metric
 from .score import Score, shown
 
 __all__ = ["Job", "Rollouts", "Trajectory", "stop_when_broken"]
 
-# How many cases run at once when nothing is said: a thread each, and one more while it is called.
+# How many cases run at once when nothing is said: a thread each, and one more while it is judged.
 _MOST_WORKERS = 256
 
 
@@ -54,33 +54,18 @@ class Job(NamedTuple):
 
 
 class Rollouts:
-    """Run and judge many cases at once, in threads that stay."""
+    """Run and judge cases, many at once."""
 
     def __init__(self, metric: Metric, run: Any, run_timeout: Any, max_workers: Any) -> None:
         self.metric = metric
+        self.max_workers = _checked_workers(max_workers)
+        self.run_timeout = _checked_seconds(run_timeout)
         self._run = _checked_run(run)
-        self._run_timeout = _checked_seconds(run_timeout)
-        self._max_workers = _checked_workers(max_workers)
-        self._start()
-
-    def _start(self) -> None:
-        self.metric.begin_again()  # a run that this metric stopped is over
-        self._pool: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in ("_pool", "_lock")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start()
+        metric.begin_again()  # a run that this metric stopped is over
 
     def close(self) -> None:
-        """End the threads; one that is used again starts new ones."""
-        with self._lock:
-            pool, self._pool = self._pool, None
-        if pool is not None:
-            pool.shutdown(wait=False)
+        """End the threads that wait for the next case; a case that comes later starts new ones."""
+        end_idle_helpers()
 
     def __call__(self, jobs: Sequence[Job]) -> list[Trajectory]:
         """Give each job's trajectory, in order.
@@ -88,71 +73,123 @@ class Rollouts:
         Raises:
             MetricError: The metric is broken.
         """
-        done: dict[int, Trajectory] = {}
-        while len(done) < len(jobs):
-            left = [number for number in range(len(jobs)) if number not in done]
-            for number, trajectory in zip(left, self._map([jobs[number] for number in left]), strict=True):
-                if trajectory is not None:
-                    done[number] = trajectory
-            # Only now: a metric that failed on the first to come back may have judged others meanwhile.
-            stop_when_broken(self.metric)
-        return [done[number] for number in range(len(jobs))]
-
-    def _map(self, jobs: Sequence[Job]) -> list[Trajectory | None]:
-        with self._lock:
-            if self._pool is None:  # it starts a thread only when none is idle
-                self._pool = ThreadPoolExecutor(self._max_workers, "skynet-adapters-rollout")
-            pool = self._pool
-        # What would run at once runs in any case: which of it comes back first says nothing.
-        futures = [
-            pool.submit(
-                contextvars.copy_context().run,
-                self.one if number < self._max_workers else self._unless_broken,
-                job,
-            )
-            for number, job in enumerate(jobs)
-        ]
-        try:
-            wait(futures, return_when=FIRST_EXCEPTION)
-            for future in futures:
-                error = future.exception() if future.done() else None
-                if error is not None:
-                    raise error
-            return [future.result() for future in futures]
-        finally:
-            for future in futures:
-                future.cancel()
-
-    def _unless_broken(self, job: Job) -> Trajectory | None:
-        return None if self.metric.broken() is not None else self.one(job)
+        trajectories = _Batch(self, jobs).trajectories()
+        # Only now: a metric that failed on the first to come back may have judged others meanwhile.
+        stop_when_broken(self.metric)
+        return trajectories
 
     def one(self, job: Job) -> Trajectory:
-        """Run and judge one case, in this thread."""
-        input, expected = job.input, job.expected
-        try:
-            output = self._output(job)
-        except (KeyboardInterrupt, MetricBroken):
-            raise
-        except DeadlineExceededError:
-            what = f"It did not answer within {self._run_timeout:g} s."
-            return Trajectory(input, None, expected, self.metric.program_failed(input, what))
-        except BaseException as error:  # SystemExit of one case must not end the run either
-            score = self.metric.program_failed(input, f"It raised {told(error, self._run)}.")
-            return Trajectory(input, _output_so_far(error), expected, score)
-        return Trajectory(input, output, expected, self.metric.score_case(input, output, expected))
+        """Give one job's trajectory; all in this thread where `run` has no limit."""
+        if self.run_timeout is None:
+            return self.judged(job, self.ran(job, _log_context()))
+        (trajectory,) = _Batch(self, [job]).trajectories()
+        return trajectory
 
-    def _output(self, job: Job) -> Any:
-        artifact, input = job.artifact, protected(job.input)  # so that `run` cannot change the case
-        seconds = self._run_timeout
-        if seconds is None:
-            left, output = None, self._run(artifact, input)
+    def ran(self, job: Job, log: LogContext | None) -> Ran:
+        """Run one case in this thread."""
+        # A copy, so that `run` cannot change the case.
+        call = functools.partial(_logged, log, self._run, job.artifact, protected(job.input))
+        return attempt(self._run, call, self.run_timeout)
+
+    def judged(self, job: Job, ran: Ran) -> Trajectory:
+        """Judge what `run` made of a case."""
+        if ran.fault is None:
+            score = self.metric.score_case(job.input, ran.output, job.expected)
         else:
-            begun = time.monotonic()
-            output = call_within(
-                seconds, functools.partial(_logged, _log_context(), self._run, artifact, input)
-            )
-            left = seconds - (time.monotonic() - begun)
-        return wait_within(left, cast("Awaitable[Any]", output)) if isinstance(output, Awaitable) else output
+            score = self.metric.program_failed(job.input, ran.fault)
+        return Trajectory(job.input, ran.output, job.expected, score)
+
+
+class _Rollout:
+    """One case under way."""
+
+    def __init__(self, number: int, job: Job, deadline: float | None) -> None:
+        self.number = number
+        self.job = job
+        self.deadline = deadline
+        self._claimed = threading.Lock()
+
+    def claim(self) -> bool:
+        """Decide what becomes of the case; true for the first who asks."""
+        return self._claimed.acquire(blocking=False)
+
+    @property
+    def is_claimed(self) -> bool:
+        return self._claimed.locked()
+
+
+class _Batch:
+    """Cases that run at once, each on a helper thread, which judges it too.
+
+    This thread waits for them. What does not answer in time it gives up, and the helper then finds the
+    case claimed. The helpers are daemons, so nobody waits for them after Ctrl-C either.
+    """
+
+    def __init__(self, rollouts: Rollouts, jobs: Sequence[Job]) -> None:
+        self._rollouts = rollouts
+        self._jobs = jobs
+        self._log = _log_context()
+        self._waiting = deque(range(len(jobs)))
+        self._under_way: dict[int, _Rollout] = {}
+        self._limited: deque[_Rollout] = deque()  # those with a deadline, the next one first
+        self._came_back: SimpleQueue[tuple[_Rollout, Trajectory | BaseException]] = SimpleQueue()
+        self._done: dict[int, Trajectory] = {}
+
+    def trajectories(self) -> list[Trajectory]:
+        try:
+            while self._waiting or self._under_way:
+                self._start_more()
+                if self._under_way:
+                    self._take_next()
+                else:
+                    stop_when_broken(self._rollouts.metric)
+        finally:
+            for rollout in self._under_way.values():  # after an error nothing more is judged
+                rollout.claim()
+        return [self._done[number] for number in range(len(self._jobs))]
+
+    def _start_more(self) -> None:
+        most = self._rollouts.max_workers
+        while self._waiting and len(self._under_way) < most:
+            # What would run at once runs in any case: which of it comes back first says nothing.
+            if self._waiting[0] >= most and self._rollouts.metric.broken() is not None:
+                return
+            number = self._waiting.popleft()
+            seconds = self._rollouts.run_timeout
+            deadline = None if seconds is None else time.monotonic() + seconds
+            rollout = self._under_way[number] = _Rollout(number, self._jobs[number], deadline)
+            if deadline is not None:
+                self._limited.append(rollout)
+            start(functools.partial(self._follow, rollout))
+
+    def _follow(self, rollout: _Rollout) -> None:
+        """Run and judge one case; on a helper thread."""
+        came_back: Trajectory | BaseException
+        try:
+            ran = self._rollouts.ran(rollout.job, self._log)
+            if not rollout.claim():
+                return
+            came_back = self._rollouts.judged(rollout.job, ran)
+        except BaseException as error:
+            came_back = error
+        self._came_back.put((rollout, came_back))
+
+    def _take_next(self) -> None:
+        while self._limited and self._limited[0].is_claimed:
+            self._limited.popleft()
+        deadline = self._limited[0].deadline if self._limited else None
+        try:
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            rollout, came_back = self._came_back.get(timeout=left)
+        except Empty:
+            rollout = self._limited.popleft()
+            if not rollout.claim():
+                return
+            came_back = self._rollouts.judged(rollout.job, too_late(self._rollouts.run_timeout or 0.0))
+        if isinstance(came_back, BaseException):
+            raise came_back
+        del self._under_way[rollout.number]
+        self._done[rollout.number] = came_back
 
 
 def stop_when_broken(metric: Metric) -> None:
@@ -177,19 +214,7 @@ def _logged(context: LogContext | None, run: Any, artifact: Any, input: Any) -> 
     try:
         return run(artifact, input)
     finally:
-        set_log_context(cast("Any", None))  # this thread serves other calls afterwards
-
-
-def _output_so_far(error: BaseException) -> Any:
-    """Find what an error carries: `subprocess` has `output`, DSPy's parse errors have `lm_response`."""
-    for name in ("output", "lm_response"):
-        try:
-            output = getattr(error, name, None)
-        except Exception:  # a property of the user's own
-            output = None
-        if output is not None and not callable(output):
-            return output
-    return None
+        set_log_context(cast("Any", None))  # a helper serves other calls afterwards
 
 
 class _Run(Protocol):

@@ -1,0 +1,72 @@
+"""What a user's `run` makes of one case: an output, or a sentence that says why there is none."""
+
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, cast
+
+from .deadline import DeadlineExceededError, wait_within
+from .errors import MetricBroken
+from .function import told
+
+__all__ = ["Ran", "attempt", "too_late"]
+
+
+class Ran(NamedTuple):
+    """What `run` gave, or why it gave nothing.
+
+    Attributes:
+        output: What it returned; where it raised, what the error carries, or `None`.
+        fault: A sentence; `None` where it returned.
+    """
+
+    output: Any
+    fault: str | None = None
+
+
+def attempt(run: object, call: Callable[[], Any], seconds: float | None) -> Ran:
+    """Call `run`; of what it raises only Ctrl-C and a broken metric pass.
+
+    Args:
+        run: The user's function, for its place in a traceback.
+        call: Calls it, and raises `DeadlineExceededError` when that takes too long.
+        seconds: What it may take in all; here it ends the wait for what is async.
+
+    Returns:
+        What became of it.
+
+    Example:
+        >>> attempt(len, lambda: len("four"), None)
+        Ran(output=4, fault=None)
+        >>> attempt(len, lambda: len(4), None).fault
+        "It raised TypeError: object of type 'int' has no len() ..."
+    """
+    begun = time.monotonic()
+    try:
+        output = call()
+        if isinstance(output, Awaitable):
+            left = None if seconds is None else seconds - (time.monotonic() - begun)
+            output = wait_within(left, cast("Awaitable[Any]", output))
+    except (KeyboardInterrupt, MetricBroken):
+        raise
+    except DeadlineExceededError:
+        return too_late(seconds or 0.0)
+    except BaseException as error:  # SystemExit of one case must not end the run either
+        return Ran(_output_so_far(error), f"It raised {told(error, run)}.")
+    return Ran(output)
+
+
+def too_late(seconds: float) -> Ran:
+    """Say that `run` took longer than it may."""
+    return Ran(None, f"It did not answer within {seconds:g} s.")
+
+
+def _output_so_far(error: BaseException) -> Any:
+    """Find what an error carries: `subprocess` has `output`, DSPy's parse errors have `lm_response`."""
+    for name in ("output", "lm_response"):
+        try:
+            output = getattr(error, name, None)
+        except Exception:  # a property of the user's own
+            output = None
+        if output is not None and not callable(output):
+            return output
+    return None
