@@ -18,7 +18,13 @@ from typing import Any
 
 import pytest
 
-from skynet_adapters.deadline import DeadlineExceededError, call_within, wait_within
+from skynet_adapters.deadline import (
+    DeadlineExceededError,
+    call_within,
+    end_idle_helpers,
+    start,
+    wait_within,
+)
 
 PATIENCE = 30.0  # a bound for what ought to take milliseconds, on any machine
 SOON = 10.0  # a bound for what is given up after a fraction of a second
@@ -517,3 +523,54 @@ def test_a_finished_coroutine_keeps_nothing_alive():
     assert wait_within(PATIENCE, give(thing)) is thing
     del thing
     assert eventually(lambda: gone() is None)
+
+
+# --- start ---------------------------------------------------------------------------------------
+
+
+def test_what_is_started_is_not_waited_for_and_sees_the_callers_context(released):
+    seen: list[str] = []
+    done = threading.Event()
+
+    def look() -> None:
+        released.wait(60)
+        seen.append(variable.get())
+        variable.set("changed")
+        done.set()
+
+    token = variable.set("mine")
+    start(look)
+    variable.reset(token)
+    assert seen == []
+    released.set()
+    assert done.wait(PATIENCE)
+    assert (seen, variable.get()) == (["mine"], "unset")
+
+
+def test_a_helper_that_was_started_serves_others_when_it_is_done(released):
+    end_idle_helpers()
+    threads: list[threading.Thread] = []
+
+    def hang() -> None:
+        threads.append(threading.current_thread())
+        released.wait(60)
+        raise SystemExit("which nobody learns")
+
+    start(hang)
+    other = call_within(SOON, threading.current_thread)
+    assert eventually(lambda: threads)
+    assert other not in threads
+    released.set()
+
+    def two_at_once() -> tuple[threading.Thread, threading.Thread]:
+        return threading.current_thread(), call_within(SOON, threading.current_thread)
+
+    assert eventually(lambda: threads[0] in call_within(SOON, two_at_once))
+
+
+def test_idle_helpers_end_when_they_are_told_to():
+    helper = call_within(SOON, threading.current_thread)
+    end_idle_helpers()
+    helper.join(PATIENCE)
+    assert not helper.is_alive()
+    assert call_within(SOON, lambda: 1) == 1

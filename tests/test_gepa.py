@@ -35,6 +35,7 @@ from gepa.strategies.proposal_sampling import IndependentSampling
 from PIL import Image as Pillow
 
 from skynet_adapters.cases import Case
+from skynet_adapters.deadline import end_idle_helpers
 from skynet_adapters.errors import DataError, DefinitionError, MetricBroken, MetricError
 from skynet_adapters.gepa import as_gepa_adapter, as_gepa_dataset, as_gepa_evaluator, as_reflection_lm
 from skynet_adapters.metric import Metric
@@ -642,21 +643,79 @@ def test_a_batch_runs_as_one():
             assert adapter.evaluate(CASES * 5, adapter.seed_candidate).scores == [1.0] * 40
 
 
-def test_threads_are_used_again_and_end_with_the_adapter():
-    def threads():
-        return [t for t in threading.enumerate() if t.name.startswith("skynet-adapters-rollout")]
+def helpers():
+    return {thread for thread in threading.enumerate() if thread.name == "skynet-adapters-call"}
 
-    before = len(threads())
-    with as_gepa_adapter(score, run, artifact=SEED) as adapter:
-        for _ in range(5):
+
+def test_threads_are_used_again_and_end_with_the_adapter():
+    end_idle_helpers()
+    before = helpers()
+    with as_gepa_adapter(score, run, artifact=SEED, max_workers=3) as adapter:
+        for _ in range(20):
             adapter.evaluate(CASES, adapter.seed_candidate)
-        assert len(threads()) - before <= 8
-    deadline = time.monotonic() + 5
-    while len(threads()) > before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert len(threads()) <= before
+        ours = helpers() - before
+        assert len(ours) <= 6  # one to run each case, and one to judge it
+    for thread in ours:
+        thread.join(5)
+        assert not thread.is_alive()
     assert adapter.evaluate(CASES, adapter.seed_candidate).scores == [0.25] * 8
-    adapter.close()
+
+
+def test_a_case_that_hangs_gives_its_place_to_the_next():
+    free = threading.Event()
+
+    def hangs_at_first(artifact, input):
+        if input["n"] < 2:
+            free.wait(30)
+        return run(artifact, input)
+
+    adapter = as_gepa_adapter(plain_score, hangs_at_first, artifact=RULE, max_workers=2, run_timeout=0.2)
+    batch = adapter.evaluate(CASES, adapter.seed_candidate)
+    free.set()
+    assert batch.scores == [0.0] * 2 + [1.0] * 6
+    assert adapter.metric.calls == 6
+
+
+def test_what_comes_back_too_late_is_not_judged():
+    free, back = threading.Event(), threading.Event()
+
+    def late(artifact, input):
+        free.wait(30)
+        back.set()
+        return "late"
+
+    adapter = as_gepa_adapter(plain_score, late, artifact=SEED, run_timeout=0.1)
+    assert adapter.evaluate(CASES[:1], adapter.seed_candidate).scores == [0.0]
+    free.set()
+    assert back.wait(5)
+    assert adapter.evaluate(CASES[1:2], adapter.seed_candidate).scores == [0.25]
+    assert adapter.metric.calls == 1
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from skynet_adapters import as_gepa_adapter
+
+def run(artifact, input):
+    if input["n"] == 7:
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+    print("begun", flush=True)
+    time.sleep(60)
+
+adapter = as_gepa_adapter(lambda i, o: (1.0, {"feedback": "f"}), run, artifact="x")
+try:
+    adapter.evaluate([{"input": {"n": n}} for n in range(8)], {"artifact": "x"})
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX")
+def test_ctrl_c_ends_the_process_though_cases_run_on():
+    ran = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=30)
+    assert ran.stdout.count("begun") == 8
+    assert ran.stdout.endswith("interrupted\n")
+    assert ran.returncode == 0
 
 
 def test_an_empty_batch_gives_an_empty_answer():
