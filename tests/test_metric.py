@@ -774,6 +774,7 @@ def test_a_closing_warning_counts_the_failures_by_kind(caplog):
     metric = Metric(lambda input, output: failing(input, output) if output == "raise" else 0.5, name="triage")
     for output in ["raise", "shape", "raise", None]:
         metric.score_case({}, output)
+    gc.collect()  # of what other tests left, too
     caplog.clear()
     del metric
     gc.collect()
