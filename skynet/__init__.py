@@ -1,27 +1,44 @@
-"""The helper module that metric files of the Skynet platform import.
+"""The helper module of the Skynet platform, for metric files: `from skynet import llm, reward`.
 
-This version holds no helper yet: `llm`, `reward`, `observation`, `service_cost` and `Image` are not
-part of it, and importing one of them says so. A metric that needs none of them runs unchanged.
+Names are loaded when they are first used: `Image` is GEPA's, and `llm` loads DSPy when it asks a
+model by name.
 """
 
-from typing import Any
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
 
-_MEANWHILE = {
-    "llm": "ask your own client, or dspy.settings.lm, from the metric",
-    "reward": "return the accuracy as the score",
-    "observation": "measure inside the program, and hand the figures over as a field of its answer",
-    "service_cost": "read the cost from your model client, and hand it over as a field of the answer",
-    "Image": "use dspy.Image, or gepa.image.Image",
+if TYPE_CHECKING:
+    from gepa.image import Image
+
+    from skynet_adapters.llm import llm
+    from skynet_adapters.measure import observation, service_cost
+
+# Another distribution on PyPI is called skynet too; `check_skynet` looks for this name.
+SKYNET_ADAPTERS = True
+
+_MODULE_OF = {
+    "Image": "gepa.image",
+    "llm": "skynet_adapters.llm",
+    "observation": "skynet_adapters.measure",
+    "reward": "skynet_adapters.reward",
+    "service_cost": "skynet_adapters.measure",
 }
 
-__all__: list[str] = []
+__all__ = ["Image", "llm", "observation", "service_cost"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MEANWHILE:
-        # An ImportError, since `from skynet import llm` would hide the text of an AttributeError.
+    module = _MODULE_OF.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "reward" and importlib.util.find_spec(module) is None:
         raise ImportError(
-            f"skynet.{name} is a helper of the Skynet platform that this version of skynet-adapters does not "
-            f"have; meanwhile, {_MEANWHILE[name]}"
+            "skynet.reward is a helper of the Skynet platform that this version of skynet-adapters does not "
+            "have; meanwhile, return the accuracy as the score"
         )
-    raise AttributeError(f"module 'skynet' has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         check_examples,
         from_dspy_metric,
         from_examples,
+        measuring,
         program_artifact,
         program_run,
         to_examples,
@@ -41,7 +42,9 @@ if TYPE_CHECKING:
         check_run_dir,
         optimize_artifact,
     )
+    from .llm import models, set_models
     from .load import fingerprint
+    from .measure import Bill, Observation, ServiceCost, observation, observed, service_cost
     from .metric import Metric
     from .score import Score
 
@@ -80,6 +83,15 @@ _MODULE_OF = {
     "ProgramFailedError": "errors",
     "SkynetAdaptersError": "errors",
     "fingerprint": "load",
+    "models": "llm",
+    "set_models": "llm",
+    "measuring": "dspy",
+    "Bill": "measure",
+    "Observation": "measure",
+    "ServiceCost": "measure",
+    "observation": "measure",
+    "observed": "measure",
+    "service_cost": "measure",
     "Failure": "failures",
     "Failures": "failures",
     "Metric": "metric",
@@ -87,6 +99,7 @@ _MODULE_OF = {
 }
 
 __all__ = [
+    "Bill",
     "Case",
     "DataError",
     "DefinitionError",
@@ -98,8 +111,10 @@ __all__ = [
     "MetricError",
     "MetricReturnError",
     "MetricTimeoutError",
+    "Observation",
     "ProgramFailedError",
     "Score",
+    "ServiceCost",
     "SkynetAdaptersError",
     "Split",
     "as_dspy_metric",
@@ -116,10 +131,16 @@ __all__ = [
     "from_examples",
     "load_artifact",
     "load_cases",
+    "measuring",
+    "models",
+    "observation",
+    "observed",
     "optimize_artifact",
     "program_artifact",
     "program_run",
     "save_artifact",
+    "service_cost",
+    "set_models",
     "split",
     "to_artifact",
     "to_candidate",

@@ -11,7 +11,7 @@ import inspect
 import operator
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, Unpack, cast, get_args
 
 import dspy
@@ -20,10 +20,13 @@ from dspy.teleprompt.bootstrap_trace import FailedPrediction
 from dspy.utils.parallelizer import ParallelExecutor
 
 from .cases import Case, Split
+from .dspy_measuring import INSIDE_METRIC, judging, measured, measuring
+from .dspy_models import BilledCalls
 from .errors import DataError, DefinitionError, MetricBroken, MetricReturnError
 from .failures import Failures
 from .feedback_score import FeedbackScore, feedback_score
 from .function import function_name, without_partials
+from .llm import checked_models, models
 from .metric import Metric, ScoreFunction, as_metric, isolations
 from .options import MetricOptions
 from .score import Score, shown
@@ -37,6 +40,7 @@ __all__ = [
     "check_examples",
     "from_dspy_metric",
     "from_examples",
+    "measuring",
     "program_artifact",
     "program_run",
     "to_examples",
@@ -79,6 +83,7 @@ def as_dspy_metric(
     output: Fields | None = None,
     expected: Fields | None = None,
     metric_lm: Any = None,
+    reflection_lm: Any = None,
     **options: Unpack[MetricOptions],
 ) -> DspyMetric:
     r"""Make a DSPy metric of `score`, for `dspy.Evaluate` and every DSPy optimiser.
@@ -94,8 +99,12 @@ def as_dspy_metric(
         expected: What of the example is expected: a name or a list of names (a dict comes in both
             cases), or a function of the example. `None`: a dict of the fields that are no inputs,
             or `None` when there are none.
-        metric_lm: The `dspy.LM`, or its name, that model calls inside `score` go to. `None`: the one
-            that is set where the metric runs, which is the teacher's while demos are bootstrapped.
+        metric_lm: The `dspy.LM`, or its name, that model calls inside `score` go to: those of
+            `llm`, and those of DSPy's own modules. `None`: for `llm` what `models` or `set_models`
+            chose, and never the program's model; for DSPy's modules the one that is set where the
+            metric runs, which is the teacher's while demos are bootstrapped. For `llm` it may also
+            be a function of a list of messages.
+        reflection_lm: The same, which `llm` asks where there is no metric model.
         **options: Those of `Metric`; none are allowed beside a `Metric`.
 
     Returns:
@@ -122,6 +131,7 @@ def as_dspy_metric(
         _reader("output", output),
         _reader("expected", expected, always_dict=True),
         metric_lm,
+        reflection_lm,
     )
 
     def metric(
@@ -154,6 +164,7 @@ def as_dspy_reward(
     *,
     output: Fields | None = None,
     metric_lm: Any = None,
+    reflection_lm: Any = None,
     **options: Unpack[MetricOptions],
 ) -> DspyReward:
     """Make a reward function of `score`, for `dspy.BestOfN` and `dspy.Refine`.
@@ -168,6 +179,7 @@ def as_dspy_reward(
         output: As for `as_dspy_metric`; `None`: the prediction's only field, with `reasoning` and
             `trajectory` left out, else a dict of its fields.
         metric_lm: As for `as_dspy_metric`.
+        reflection_lm: As for `as_dspy_metric`.
         **options: Those of `Metric`; none are allowed beside a `Metric`.
 
     Returns:
@@ -186,7 +198,7 @@ def as_dspy_reward(
         >>> float(reward({"question": "Capital of Belgium?"}, dspy.Prediction(answer="Brussels")))
         1.0
     """
-    judge = _Judge(_as_metric(score, options), _reader("output", output), None, metric_lm)
+    judge = _Judge(_as_metric(score, options), _reader("output", output), None, metric_lm, reflection_lm)
 
     def reward(args: dict[str, Any], pred: Any) -> FeedbackScore:
         return judge.reward(args, pred)
@@ -377,18 +389,22 @@ class _Judge:
         output: Callable[[Any], Any] | None,
         expected: Callable[[Any], Any] | None,
         metric_lm: Any,
+        reflection_lm: Any,
     ) -> None:
+        checked_models(metric_lm, reflection_lm)
         self.metric = metric
         # A metric that was DSPy's reads what it likes of the prediction.
         self._output = _itself if output is None and isinstance(metric.score, _DspyScore) else output
         self._expected = expected
         self._metric_lm = dspy.LM(metric_lm) if isinstance(metric_lm, str) else metric_lm
+        self._reflection_lm = reflection_lm
         self._shape: str | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether there is nothing to it but the metric."""
-        return self._output is None and self._expected is None and self._metric_lm is None
+        no_models = self._metric_lm is None and self._reflection_lm is None
+        return self._output is None and self._expected is None and no_models
 
     def result(self, gold: Any, pred: Any, pred_name: str | None) -> FeedbackScore:
         metric = self.metric
@@ -441,7 +457,8 @@ class _Judge:
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the judge's model behind: it holds locks and keys."""
-        return {**self.__dict__, "_metric_lm": None, "lost_metric_lm": self._metric_lm is not None}
+        lost = self._metric_lm is not None or self._reflection_lm is not None
+        return {**self.__dict__, "_metric_lm": None, "_reflection_lm": None, "lost_metric_lm": lost}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Say so when a judge's model stayed behind."""
@@ -457,6 +474,7 @@ class _Judge:
 
     def _judged(self, gold: Any, pred: Any, again: bool) -> Score:
         metric = self.metric
+        observation = measured(pred)  # in this thread, before any model call of a judge
         input, expected = _input_and_labels(gold)
         rollout = (gold, pred)
         wrong = _wrong_case(gold)
@@ -480,9 +498,21 @@ class _Judge:
                 else f"the function given as {reader}= raised {error!r}"
             )
             return metric.cannot_ask(input, why, rollout=rollout, again=again)
-        chosen = contextlib.nullcontext() if self._metric_lm is None else dspy.context(lm=self._metric_lm)
-        with chosen:
-            return metric.judge(input, output, expected, rollout=rollout, perfect=self._perfect, again=again)
+        ask = functools.partial(
+            metric.judge, input, output, expected, rollout=rollout, perfect=self._perfect, again=again
+        )
+        if observation is None and self._metric_lm is None and self._reflection_lm is None:
+            return ask()
+        with judging(), self._models():
+            return ask(observation=observation)
+
+    @contextlib.contextmanager
+    def _models(self) -> Generator[None]:
+        """Set the models that were given here, for `llm` and for DSPy's own modules."""
+        lm = self._metric_lm
+        own = dspy.context(lm=lm) if isinstance(lm, dspy.BaseLM) else contextlib.nullcontext()
+        with own, models(metric_lm=lm, reflection_lm=self._reflection_lm):
+            yield
 
     def _answer(self, pred: Any, labels: Any, note: bool = True) -> Any:
         """Find what is judged; `note` says whether it is a case of the run."""
@@ -595,14 +625,6 @@ def _fields(option: str, names: Sequence[str], holder: Any) -> dict[str, Any]:
 # --- what a metric does stays inside it ----------------------------------------------------------
 
 
-class _ModelCalls(list[Any]):
-    """Receives what a metric's own model calls would write into the program's history."""
-
-    @property
-    def history(self) -> Any:
-        return self
-
-
 class _DspyIsolation:
     """Keep the metric's own model calls out of the program's trace, usage and history.
 
@@ -610,14 +632,14 @@ class _DspyIsolation:
     variable is the one that it sets, and DSPy's worker threads inherit it (dspy 3.4.1).
     """
 
-    _MARK = "skynet_adapters_metric_depth"
     _OFF: ClassVar[dict[str, Any]] = {"usage_tracker": None, "caller_predict": None, "send_stream": None}
+    _DEPTH = "skynet_adapters_metric_depth"
 
     def enter(self, metric: Metric) -> Any:
-        calls = _ModelCalls()
+        calls = BilledCalls(metric.bill)
         overrides: Any = thread_local_overrides.get() | self._OFF
         overrides["trace"], overrides["caller_modules"] = [], [calls]
-        overrides[self._MARK] = overrides.get(self._MARK, 0) + 1
+        overrides[INSIDE_METRIC], overrides[self._DEPTH] = metric.bill, self.depth() + 1
         return thread_local_overrides.set(overrides), calls, metric
 
     def leave(self, token: Any) -> None:
@@ -629,7 +651,7 @@ class _DspyIsolation:
         thread_local_overrides.reset(before)
 
     def depth(self) -> int:
-        return thread_local_overrides.get().get(self._MARK, 0)
+        return thread_local_overrides.get().get(self._DEPTH, 0)
 
 
 isolations.append(_DspyIsolation())

@@ -4,14 +4,33 @@ The records are frozen and a metric only reads them; whoever runs the rollout se
 metric's call. What was not measured is `None`, with the reason beside it, and never 0.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import importlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
-__all__ = ["Observation", "ServiceCost", "observation", "observed", "service_cost"]
+__all__ = [
+    "Bill",
+    "ModelCall",
+    "Observation",
+    "Reader",
+    "Rollout",
+    "ServiceCost",
+    "bill_of_judge",
+    "judged_with",
+    "observation",
+    "observed",
+    "rollout",
+    "service_cost",
+    "unmeasured",
+    "watch",
+]
 
 _FIGURES = ("time_ms", "model_calls", "cached_calls", "input_tokens", "output_tokens", "cost_usd")
 
@@ -73,11 +92,64 @@ class ServiceCost:
     reason: str | None = None
 
 
-_judged: ContextVar[Observation | None] = ContextVar("skynet_adapters_observation", default=None)
+def unmeasured(why: str, time_ms: float | None = None) -> Observation:
+    """Make a record in which nothing was measured, or nothing but the time.
 
-_OUTSIDE = Observation(
-    reasons=dict.fromkeys(_FIGURES, "no rollout is judged here: the metric was called by hand")
-)
+    Args:
+        why: The reason, for every figure that is missing.
+        time_ms: Wall time in milliseconds.
+
+    Returns:
+        The record.
+
+    Example:
+        >>> unmeasured("the program ran elsewhere").reasons["time_ms"]
+        'the program ran elsewhere'
+    """
+    return Observation(time_ms=time_ms, reasons=dict.fromkeys(_FIGURES, why))
+
+
+# --- what the rollout that is judged now took ------------------------------------------------------
+
+
+class Reader(Protocol):
+    """Whose function judges: the `Metric`."""
+
+    @property
+    def bill(self) -> "Bill":
+        """What its own model calls took."""
+        ...
+
+    def measurement_was_read(self, measured: bool) -> None:
+        """Note it; `measured` is false where nobody measured."""
+        ...
+
+
+class _Judged(NamedTuple):
+    observation: Observation | None
+    readers: tuple[Reader, ...] = ()
+
+
+_judged: ContextVar[_Judged | None] = ContextVar("skynet_adapters_judged", default=None)
+
+_OUTSIDE = unmeasured("no measured rollout is judged here, as when a metric is called by hand")
+_FORGOTTEN = unmeasured("nobody measured this rollout; in DSPy, run it inside `with measuring():`")
+
+# Whether any metric may want to know what it judges, or whose bill it is. Until then a metric whose
+# rollouts nobody measures is asked without setting a context variable.
+watching = False
+
+
+def watch() -> None:
+    """Have every metric say, from now on, that it is the one that judges."""
+    global watching
+    watching = True
+
+
+def bill_of_judge() -> "Bill | None":
+    """Give the bill of the metric that judges now."""
+    judged = _judged.get()
+    return judged.readers[0].bill if judged is not None and judged.readers else None
 
 
 def observation() -> Observation:
@@ -93,7 +165,13 @@ def observation() -> Observation:
         ...     observation().time_ms
         812.0
     """
-    return _judged.get() or _OUTSIDE
+    watch()
+    judged = _judged.get()
+    if judged is None:
+        return _OUTSIDE
+    for reader in judged.readers:
+        reader.measurement_was_read(judged.observation is not None)
+    return judged.observation or _FORGOTTEN
 
 
 def service_cost() -> ServiceCost:
@@ -119,7 +197,7 @@ def service_cost() -> ServiceCost:
 
 
 @contextmanager
-def observed(observation: Observation) -> Iterator[None]:
+def observed(observation: Observation) -> Generator[None]:
     """Set the record of the rollout that is judged, within this block and this context.
 
     Args:
@@ -130,8 +208,151 @@ def observed(observation: Observation) -> Iterator[None]:
         ...     service_cost().model_calls
         3
     """
-    token = _judged.set(observation)
+    token = _judged.set(_Judged(observation))
     try:
         yield
     finally:
         _judged.reset(token)
+
+
+@contextmanager
+def judged_with(reader: Reader, observation: Observation | None) -> Generator[None]:
+    """Set the record of the rollout that a metric judges; for `Metric`.
+
+    Args:
+        reader: Is told when the record is read.
+        observation: The record; `None`: that of the metric around this one, if there is one.
+    """
+    outer = _judged.get() or _Judged(None)
+    token = _judged.set(_Judged(observation or outer.observation, (reader, *outer.readers)))
+    try:
+        yield
+    finally:
+        _judged.reset(token)
+
+
+# --- measuring a rollout that this package runs itself ---------------------------------------------
+
+
+class Rollout(Protocol):
+    """A rollout that is being measured, or was."""
+
+    def observation(self) -> Observation:
+        """Give what it took, once its block has ended."""
+        ...
+
+
+# Makes the block in which a rollout's model calls are measured. The part of a model library appends
+# its own when it is loaded, so that nothing here knows that library.
+recorders: list[Callable[[], AbstractContextManager[Rollout]]] = []
+
+
+@contextmanager
+def rollout() -> Generator[Rollout]:
+    """Measure what is done in this block, in the threads too that get this context.
+
+    Yields:
+        The rollout. Wall time is always measured; model calls, where they go through DSPy's models.
+
+    Example:
+        >>> with rollout() as measured:
+        ...     answer = 1 + 1
+        >>> measured.observation().time_ms >= 0
+        True
+    """
+    load_parts()
+    if recorders:
+        with recorders[-1]() as measured:
+            yield measured
+        return
+    timed = _Timed()
+    try:
+        yield timed
+    finally:
+        timed.seconds = time.perf_counter() - timed.begun
+
+
+class _Timed:
+    def __init__(self) -> None:
+        self.begun, self.seconds = time.perf_counter(), 0.0
+
+    def observation(self) -> Observation:
+        why = "no model call was seen; only those of a dspy.LM can be measured"
+        return unmeasured(why, time_ms=self.seconds * 1e3)
+
+
+def load_parts() -> None:
+    """Load what measures DSPy's models, when DSPy itself is loaded: before that, nothing calls them."""
+    if "dspy" in sys.modules:
+        importlib.import_module(f"{__package__}.dspy_measuring")
+
+
+# --- bills -----------------------------------------------------------------------------------------
+
+
+class ModelCall(NamedTuple):
+    """One call of a model.
+
+    Attributes:
+        model: Its name.
+        cached: The answer came from a cache.
+        input_tokens: Tokens that the model read; `None` is "not reported".
+        output_tokens: Tokens that the model wrote; `None` is "not reported".
+        cost_usd: US dollars; `None` is "no price known".
+    """
+
+    model: str
+    cached: bool = False
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cost_usd: float | None = None
+
+
+class Bill:
+    """What a metric's own model calls took; cached answers cost nothing.
+
+    Attributes:
+        calls: How often a model was asked, cached answers included.
+        cached_calls: How many of those were answered from a cache.
+        input_tokens: Tokens that the models read.
+        output_tokens: Tokens that the models wrote.
+        usd: US dollars of the calls whose price is known.
+        unpriced_calls: Calls whose price is not known; they are missing in `usd`.
+
+    Example:
+        >>> bill = Bill()
+        >>> bill.add(ModelCall("openai/gpt-4o-mini", False, 1_000, 20, 0.000162))
+        >>> bill
+        <Bill: 1 call, 0 cached, 1000 tokens in, 20 out, 0.000162 USD>
+    """
+
+    def __init__(self) -> None:
+        self.calls = self.cached_calls = self.unpriced_calls = 0
+        self.input_tokens = self.output_tokens = 0
+        self.usd = 0.0
+        self._lock = threading.Lock()
+
+    def add(self, call: ModelCall) -> None:
+        """Add a call, from any thread.
+
+        Args:
+            call: What it took; the figures of a cached one are not paid again.
+        """
+        with self._lock:
+            self.calls += 1
+            if call.cached:
+                self.cached_calls += 1
+                return
+            self.input_tokens += call.input_tokens or 0
+            self.output_tokens += call.output_tokens or 0
+            if call.cost_usd is None:
+                self.unpriced_calls += 1
+            else:
+                self.usd += call.cost_usd
+
+    def __repr__(self) -> str:
+        unknown = f" and {self.unpriced_calls} of unknown price" if self.unpriced_calls else ""
+        return (
+            f"<Bill: {self.calls} call{'' if self.calls == 1 else 's'}, {self.cached_calls} cached, "
+            f"{self.input_tokens} tokens in, {self.output_tokens} out, {self.usd:g} USD{unknown}>"
+        )

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, Self, Unpack, cast
 
+from . import measure
 from .copies import protected
 from .deadline import DeadlineExceededError, call_within, wait_within
 from .errors import (
@@ -24,6 +25,7 @@ from .errors import (
 )
 from .failures import Failure, Failures, closing_warning
 from .function import Ask, caller, function_name, hint, is_async, told
+from .measure import Bill, Observation
 from .memo import ContentMemo, RolloutMemo, content_key
 from .options import MetricOptions, checked_name, checked_options
 from .score import Score, clean_text, complete_scores, parse_return, shown
@@ -96,6 +98,7 @@ class Metric:
     Attributes:
         failures: What went wrong, a `Failures`.
         calls: How often the user's function was called.
+        bill: What the function's own model calls took, a `Bill`.
 
     Raises:
         DefinitionError: `score` or an option cannot work.
@@ -172,6 +175,7 @@ class Metric:
         self._seen_names: dict[str, None] = dict.fromkeys(self._names or ())
         self._names_were_read = False
         self.failures = Failures(self)
+        self.bill = Bill()
         self._lock = threading.Lock()
         self._calls = 0
         self._succeeded = False
@@ -226,14 +230,17 @@ class Metric:
             )
         if output is None:
             raise self.program_failed(input).error or AssertionError
-        score, returned = self._asked(input, output, expected)
+        with measure.judged_with(self, None) if measure.watching else contextlib.nullcontext():
+            score, returned = self._asked(input, output, expected)
         if score.error is not None:
             self._record(input, score)
             raise score.error
         number, info = returned
         return number, info
 
-    def score_case(self, input: Any, output: Any, expected: Any = None) -> Score:
+    def score_case(
+        self, input: Any, output: Any, expected: Any = None, *, observation: Observation | None = None
+    ) -> Score:
         """Judge one case; never raises for what the metric does.
 
         Args:
@@ -241,11 +248,14 @@ class Metric:
             output: What the program or artifact gave; `None` means that it gave nothing, and the
                 user's function is not called.
             expected: The case's expected value, a dict, or `None`.
+            observation: What the rollout took, for a function that reads it; `None`: nobody measured.
 
         Returns:
             The judgement; with `error` set, and the failure score as value, where there is none.
         """
-        return self.program_failed(input) if output is None else self.judge(input, output, expected)
+        if output is None:
+            return self.program_failed(input)
+        return self.judge(input, output, expected, observation=observation)
 
     def judge(
         self,
@@ -256,6 +266,7 @@ class Metric:
         rollout: tuple[object, object] | None = None,
         perfect: "Callable[[Any, Any], Any] | None" = None,
         again: bool = False,
+        observation: Observation | None = None,
     ) -> Score:
         """Judge an output that is there, `None` included; for targets.
 
@@ -267,15 +278,32 @@ class Metric:
             perfect: Gives, from the answer's object and `expected`, what a perfect answer's output
                 would be; asked only before a run is stopped.
             again: This rollout was judged before, so a failure is not counted towards a stop.
+            observation: What the rollout took; `None`: nobody measured.
 
         Returns:
             The judgement, remembered for `recall` when `rollout` is given.
         """
-        fresh = True
-        if self._contents is None:
+        if observation is None and not measure.watching:
+            return self._judge(input, output, expected, rollout, perfect, again)
+        with measure.judged_with(self, observation):
+            return self._judge(input, output, expected, rollout, perfect, again)
+
+    def _judge(
+        self,
+        input: Any,
+        output: Any,
+        expected: Any,
+        rollout: tuple[object, object] | None,
+        perfect: "Callable[[Any, Any], Any] | None",
+        again: bool,
+    ) -> Score:
+        fresh, contents = True, self._contents
+        if contents is None:
             score = self._judged(input, output, expected)
         else:
-            score, fresh = self._judged_by_content(self._contents, input, output, expected)
+            score, fresh = self._judged_by_content(contents, input, output, expected)
+            if self._contents is not contents and not fresh:  # it reads measurements, as came out meanwhile
+                score, fresh = self._judged(input, output, expected), True
         if score.error is not None:
             self._record(input, score)
             if fresh and not again and (rollout is None or self.recall(*rollout) is None):
@@ -370,6 +398,21 @@ class Metric:
                 "names",
                 "metric %r has judged no case yet, so its named scores are unknown; objective frontiers of "
                 "GEPA need them: pass score_names=[...]",
+                self.name,
+            )
+
+    def measurement_was_read(self, measured: bool) -> None:
+        """Note that the function reads what a rollout took, so that equal contents do not score alike.
+
+        Args:
+            measured: Whether there was anything to read.
+        """
+        self._contents = None
+        if not measured:
+            self.warn_once(
+                "measuring",
+                "metric %r reads what a rollout took, and nobody measured it; in DSPy, run it inside "
+                "`with measuring():` (from skynet_adapters import measuring).",
                 self.name,
             )
 

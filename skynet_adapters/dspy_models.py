@@ -1,0 +1,110 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""How `llm` asks DSPy's models: apart from the program that is judged, and on the metric's bill.
+
+Written for dspy 3.4.1.
+"""
+
+import contextlib
+import functools
+from collections.abc import Generator, Mapping
+from typing import Any
+
+import dspy
+from dspy.clients._deprecation import adapter_message_call
+from dspy.dsp.utils.settings import thread_local_overrides
+
+from .dspy_measuring import INSIDE_METRIC, judging, model_call
+from .measure import Bill, ModelCall
+
+__all__ = ["BilledCalls", "apart", "ask", "bill", "carried", "carrying", "is_dspys"]
+
+_MODELS = "skynet_adapters_models"
+
+
+class BilledCalls(list[Any]):
+    """Receives what model calls would write into a program's history, and puts it on a bill."""
+
+    def __init__(self, bill: Bill) -> None:
+        super().__init__()
+        self._bill = bill
+
+    @property
+    def history(self) -> Any:
+        """Where DSPy writes entries to: itself."""
+        return self
+
+    def append(self, entry: Mapping[str, Any], /) -> None:
+        """Take an entry; called by DSPy, in the thread that asked."""
+        super().append(entry)
+        self._bill.add(model_call(entry))
+
+
+@contextlib.contextmanager
+def apart(bill: Bill, name: str) -> Generator[None]:
+    """Ask models apart from the program, and put each call on `bill`.
+
+    Args:
+        bill: Whose calls they are.
+        name: What is asked; a call of it that DSPy does not see is billed without figures.
+    """
+    calls, unseen = BilledCalls(bill), ModelCall(name)
+    overrides: Any = thread_local_overrides.get() | {
+        "trace": [],
+        "caller_modules": [calls],
+        "usage_tracker": None,
+        "caller_predict": None,
+        "send_stream": None,
+        INSIDE_METRIC: bill,
+    }
+    token = thread_local_overrides.set(overrides)
+    try:
+        with judging():
+            yield
+    except BaseException:
+        unseen = ModelCall(name, False, 0, 0, 0.0)  # providers charge nothing for a call that failed
+        raise
+    finally:
+        thread_local_overrides.reset(token)
+        if not calls:
+            bill.add(unseen)
+
+
+def ask(model: Any, messages: list[dict[str, Any]]) -> Any:
+    """Ask a `dspy.LM`, or one by its name."""
+    lm = _named(model) if isinstance(model, str) else model
+    # DSPy 3.4 warns of a list of messages. What is to come in its place, a `Request`, leaves the model's
+    # own temperature and max_tokens out, and `warnings.catch_warnings` is not safe in threads.
+    with adapter_message_call(lm, messages):
+        return lm(messages=messages)
+
+
+@functools.lru_cache(maxsize=64)  # its connections stay open between calls
+def _named(name: str) -> Any:
+    return dspy.LM(name)
+
+
+def is_dspys(model: Any) -> bool:
+    """Tell whether it is asked as DSPy's models are."""
+    return isinstance(model, str | dspy.BaseLM)
+
+
+def bill() -> Bill | None:
+    """Give the bill of the metric that this thread of DSPy's works for."""
+    found = thread_local_overrides.get().get(INSIDE_METRIC)
+    return found if isinstance(found, Bill) else None
+
+
+@contextlib.contextmanager
+def carrying(models: Any) -> Generator[None]:
+    """Carry what was chosen for a block into DSPy's worker threads, which inherit its settings."""
+    overrides: Any = thread_local_overrides.get() | {_MODELS: models}
+    token = thread_local_overrides.set(overrides)
+    try:
+        yield
+    finally:
+        thread_local_overrides.reset(token)
+
+
+def carried() -> Any:
+    """Give what `carrying` carries here, or `None`."""
+    return thread_local_overrides.get().get(_MODELS)

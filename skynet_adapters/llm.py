@@ -1,0 +1,279 @@
+"""`llm`, which a metric asks a model with, and which model that is."""
+
+import contextlib
+import importlib
+import json
+import sys
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from contextvars import ContextVar
+from typing import Any, NamedTuple, cast
+
+from .deadline import wait_within
+from .errors import DefinitionError, MetricError
+from .images import image_url
+from .measure import Bill, ModelCall, bill_of_judge, watch
+from .score import clean_text, shown
+
+__all__ = ["check_skynet", "llm", "models", "set_models"]
+
+Messages = list[dict[str, Any]]
+
+watch()  # a metric that may ask has to say whose bill it is
+
+
+def llm(
+    prompt: str | None = None,
+    input: Any = None,
+    *,
+    images: Any = None,
+    messages: Iterable[Mapping[str, Any]] | None = None,
+) -> str:
+    """Ask the metric model, and give its text.
+
+    The question goes to the metric model, else to the reflection model; `set_models` and `models`
+    say which those are, and so do the options `metric_lm=` and `reflection_lm=` of the adapters. What
+    it costs is in `metric.bill`, and nowhere in the program that is judged.
+
+    It waits for the answer; an async metric asks with `await asyncio.to_thread(llm, ...)`.
+
+    Args:
+        prompt: What to do. With `input` it is the system message, else the user's. `None`: only with
+            `messages`.
+        input: What to do it with: a text, or data, which is sent as JSON.
+        images: An image or a list of them, for the user's message; see `skynet.Image`.
+        messages: Messages in OpenAI's format that come before the user's.
+
+    Returns:
+        The model's text, never empty.
+
+    Raises:
+        DefinitionError: No model was chosen, or there is nothing to ask.
+        DataError: An image is none.
+        MetricError: The model failed, also when asked again (`num_retries` of `dspy.LM`), or gave no
+            text. It is a failure of the judge, so that the case counts as not judged.
+
+    Example:
+        >>> with models(metric_lm=lambda messages: f"PASS: {messages[-1]['content']}"):
+        ...     llm("Answer PASS or FAIL.", input="2 + 2 = 4")
+        'PASS: 2 + 2 = 4'
+    """
+    model, what = _asked()
+    asked = _messages(prompt, input, images, messages)
+    name = _name_of(model)
+    try:
+        answer = _answer(model, name, asked)
+    except Exception as error:
+        raise MetricError(f"{what} {name!r} failed: {type(error).__name__}: {error}") from error
+    text = _text_of(answer)
+    if not isinstance(text, str) or not text.strip():
+        raise MetricError(
+            f"{what} {name!r} gave {shown(answer)}, not a text; check its max_tokens (a model that reasons "
+            "may use them all up), or that the function returns the text itself"
+        )
+    return text
+
+
+# --- which model ------------------------------------------------------------------------------------
+
+
+class Models(NamedTuple):
+    """Which models were chosen; `None` where none was."""
+
+    metric_lm: Any = None
+    reflection_lm: Any = None
+
+
+_for_process = Models()
+_for_block: ContextVar[Models | None] = ContextVar("skynet_adapters_models", default=None)
+
+
+def set_models(*, metric_lm: Any = None, reflection_lm: Any = None) -> None:
+    """Choose for this process which models `llm` asks.
+
+    Args:
+        metric_lm: A `dspy.LM`, a model's name such as `"openai/gpt-4.1-mini"` (for `dspy.LM`), or a
+            function of a list of messages that gives a text. `None`: none.
+        reflection_lm: The same; asked where there is no metric model.
+
+    Raises:
+        DefinitionError: One of them is none of these.
+
+    Example:
+        >>> set_models(metric_lm=lambda messages: "PASS")
+        >>> llm("Is it right?", input="2 + 2 = 4")
+        'PASS'
+        >>> set_models()
+    """
+    global _for_process
+    _for_process = checked_models(metric_lm, reflection_lm)
+
+
+@contextlib.contextmanager
+def models(*, metric_lm: Any = None, reflection_lm: Any = None) -> Generator[None]:
+    """Choose for a block which models `llm` asks, in DSPy's worker threads too.
+
+    Args:
+        metric_lm: As for `set_models`; `None`: what is chosen outside of the block stays.
+        reflection_lm: As for `set_models`; `None`: what is chosen outside of the block stays.
+
+    Raises:
+        DefinitionError: One of them is no model.
+
+    Example:
+        >>> with models(reflection_lm=lambda messages: "FAIL"):
+        ...     llm("Is it right?", input="2 + 2 = 5")
+        'FAIL'
+    """
+    chosen, outer = checked_models(metric_lm, reflection_lm), _chosen_for_block()
+    merged = Models(*(outer[at] if model is None else model for at, model in enumerate(chosen)))
+    part = _dspy_part()
+    with part.carrying(merged) if part is not None else contextlib.nullcontext():
+        token = _for_block.set(merged)
+        try:
+            yield
+        finally:
+            _for_block.reset(token)
+
+
+def checked_models(metric_lm: Any = None, reflection_lm: Any = None) -> Models:
+    """Check that each is a model's name or can be called.
+
+    Returns:
+        Both, as they are.
+
+    Raises:
+        DefinitionError: One is neither.
+
+    Example:
+        >>> checked_models("openai/gpt-4.1-mini").metric_lm
+        'openai/gpt-4.1-mini'
+    """
+    for option, model in (("metric_lm", metric_lm), ("reflection_lm", reflection_lm)):
+        named = isinstance(model, str) and model.strip()
+        if model is not None and not named and (not callable(model) or isinstance(model, type)):
+            raise DefinitionError(
+                f"{option}={shown(model, with_type=False)} cannot be used: it must be a dspy.LM, a model's "
+                'name such as "openai/gpt-4.1-mini", or a function of a list of messages that gives a text'
+            )
+    return Models(metric_lm, reflection_lm)
+
+
+def _chosen_for_block() -> Models:
+    chosen = _for_block.get()
+    if chosen is None:  # DSPy's worker threads inherit no context variables but DSPy's own
+        part = _dspy_part()
+        chosen = part.carried() if part is not None else None
+    return chosen or Models()
+
+
+def _asked() -> tuple[Any, str]:
+    """Find the model to ask, and what it is called in an error."""
+    block = _chosen_for_block()
+    for chosen in (block, _for_process):
+        if chosen.metric_lm is not None:
+            return chosen.metric_lm, "the metric model"
+    for chosen in (block, _for_process):
+        if chosen.reflection_lm is not None:
+            return chosen.reflection_lm, "the reflection model, asked since no metric model was chosen,"
+    raise DefinitionError(
+        "llm() has no model to ask: choose one with metric_lm= on the adapter, as in "
+        'as_dspy_metric(score, metric_lm="openai/gpt-4.1-mini"), for a block with '
+        "`with models(metric_lm=...):`, or for the process with set_models(metric_lm=...)"
+    )
+
+
+def _name_of(model: Any) -> str:
+    if isinstance(model, str):
+        return model
+    return str(getattr(model, "model", None) or getattr(model, "__name__", None) or type(model).__name__)
+
+
+# --- asking it --------------------------------------------------------------------------------------
+
+
+def _messages(
+    prompt: str | None, input: Any, images: Any, before: Iterable[Mapping[str, Any]] | None
+) -> Messages:
+    asked: Messages = [] if input is None or prompt is None else [_message("system", prompt)]
+    asked += [dict(message) for message in before or ()]
+    text = prompt if input is None else input
+    pictures = cast("list[Any]", [*images] if isinstance(images, list | tuple) else [images])
+    urls = [image_url(picture) for picture in pictures if picture is not None]
+    if text is not None or urls:
+        asked.append(_message("user", text, urls))
+    if not asked:
+        raise DefinitionError(
+            'llm() was asked nothing; give it a text, as in llm("Is this right?", input=text)'
+        )
+    return asked
+
+
+def _message(role: str, content: Any, urls: Iterable[str] = ()) -> dict[str, Any]:
+    if content is not None and not isinstance(content, str):
+        content = json.dumps(content, ensure_ascii=False, default=str)
+    text = clean_text(content or "")  # a lone surrogate cannot be sent
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    if not parts:
+        return {"role": role, "content": text}
+    return {"role": role, "content": [*([{"type": "text", "text": text}] if text else []), *parts]}
+
+
+def _answer(model: Any, name: str, messages: Messages) -> Any:
+    """Ask, apart from the program that is judged, and put it on the metric's bill."""
+    part = _dspy_part(needed=isinstance(model, str))
+    if part is None:
+        bill = bill_of_judge() or Bill()
+        bill.add(ModelCall(name))
+        return _called(model, messages)
+    bill = bill_of_judge() or part.bill() or Bill()
+    with part.apart(bill, name):
+        return part.ask(model, messages) if part.is_dspys(model) else _called(model, messages)
+
+
+def _called(model: Callable[[Messages], Any], messages: Messages) -> Any:
+    answer = model(messages)
+    return wait_within(None, cast("Awaitable[Any]", answer)) if isinstance(answer, Awaitable) else answer
+
+
+def _text_of(answer: Any) -> Any:
+    """Unpack what a model gave: a `dspy.LM` gives a list, of dicts when it reasons too."""
+    if isinstance(answer, list):
+        answers = cast("list[Any]", answer)
+        return _text_of(answers[0]) if answers else None
+    return cast("dict[str, Any]", answer).get("text") if isinstance(answer, dict) else answer
+
+
+def _dspy_part(needed: bool = False) -> Any:
+    """Give the part that knows DSPy; `None` while nobody has loaded DSPy, unless it is needed.
+
+    By name, since those who do without DSPy must not pay for its import here.
+    """
+    if not needed and "dspy" not in sys.modules:
+        return None
+    return importlib.import_module(f"{__package__}.dspy_models")
+
+
+# --- the helper module ------------------------------------------------------------------------------
+
+
+def check_skynet() -> None:
+    """Find out whether `import skynet` gives this package's helper module.
+
+    Raises:
+        DefinitionError: It gives another one, or there is none; says the mend.
+
+    Example:
+        >>> check_skynet()
+    """
+    mend = (
+        "uninstall the distribution named skynet, or rename your own module, and install skynet-adapters anew"
+    )
+    try:
+        skynet = importlib.import_module("skynet")
+    except ImportError as error:
+        raise DefinitionError(f"the helper module skynet cannot be imported ({error}); {mend}") from error
+    if not hasattr(skynet, "SKYNET_ADAPTERS"):
+        place = getattr(skynet, "__file__", None) or list(getattr(skynet, "__path__", ()))
+        raise DefinitionError(
+            f"`import skynet` gives another module than the one of skynet-adapters, from {place}; {mend}"
+        )
