@@ -624,7 +624,7 @@ def as_metric(score: "ScoreFunction | Metric", **options: Unpack[MetricOptions])
     unknown = set(options) - set(MetricOptions.__annotations__)
     if unknown:
         option = sorted(unknown)[0]
-        known = ["output", "expected", "metric_lm", *MetricOptions.__annotations__]
+        known = ["output", "expected", "metric_lm", "reflection_lm", *MetricOptions.__annotations__]
         near = difflib.get_close_matches(option, known, n=1)
         meant = f"; did you mean {near[0]!r}?" if near else ""
         raise DefinitionError(f"unknown option {option!r}{meant} There are: {', '.join(known)}")
