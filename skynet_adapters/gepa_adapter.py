@@ -6,6 +6,7 @@ Built around gepa 0.1.4. Where a line answers one of its quirks, a comment names
 import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
@@ -34,6 +35,7 @@ def as_gepa_adapter(
     max_workers: int | None = None,
     run_timeout: float | None = 60.0,
     include_expected: bool = False,
+    executor: Executor | None = None,
     **options: Unpack[MetricOptions],
 ) -> "GepaAdapter[A]":
     """Make the adapter for `gepa.optimize` of a metric and a function that runs the artifact.
@@ -52,6 +54,12 @@ def as_gepa_adapter(
         run_timeout: Seconds that `run` may take for one case; `None`: no limit. The option
             `timeout` is the metric's.
         include_expected: Whether the reflection model sees the cases' expected values.
+        executor: Where `run` is called, such as `client.get_executor(pure=False)` of Dask; `None`: in
+            threads here. Function, artifact, input and DSPy's current model with its keys travel by
+            cloudpickle, and this package has to be installed there; everything else stays here: scores,
+            memory, failures, and the caller's context. `run_timeout` holds there as here (the worker
+            goes on, what hung runs on in it), and what no longer answers at all is given up 30 s later.
+            A worker that dies fails its case.
         **options: Those of `Metric`; none are allowed beside a `Metric`.
 
     Returns:
@@ -85,7 +93,9 @@ def as_gepa_adapter(
         'Repeat it in capitals.'
     """
     return GepaAdapter(
-        Rollouts(as_metric(score, **options), run, run_timeout, max_workers), artifact, include_expected
+        Rollouts(as_metric(score, **options), run, run_timeout, max_workers, executor),
+        artifact,
+        include_expected,
     )
 
 

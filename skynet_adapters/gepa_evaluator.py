@@ -4,9 +4,11 @@ Built around gepa 0.1.4. Where a line answers one of its quirks, a comment names
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any, Self, Unpack, cast
 
 from .artifacts import Artifact, to_artifact, to_candidate
+from .errors import DefinitionError
 from .gepa_cases import input_and_expected
 from .gepa_rollouts import Job, Rollouts, Trajectory, stop_when_broken
 from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, with_images
@@ -24,6 +26,7 @@ def as_gepa_evaluator(
     max_workers: int | None = None,
     run_timeout: float | None = 60.0,
     include_expected: bool = False,
+    executor: Executor | None = None,
     **options: Unpack[MetricOptions],
 ) -> "GepaEvaluator":
     r"""Make the evaluator for `optimize_anything` of a metric and, where there is one, a `run`.
@@ -41,6 +44,7 @@ def as_gepa_evaluator(
         max_workers: As for `as_gepa_adapter`, in `batch`.
         run_timeout: As for `as_gepa_adapter`.
         include_expected: As for `as_gepa_adapter`.
+        executor: As for `as_gepa_adapter`.
         **options: Those of `Metric`; none are allowed beside a `Metric`.
 
     Returns:
@@ -58,8 +62,10 @@ def as_gepa_evaluator(
         (0.25, '4 words; use fewer.\n\nScore: 0.25')
     """
     metric = as_metric(score, **options)
+    if run is None and executor is not None:
+        raise DefinitionError("executor= is where run is called, and there is no run; leave executor out")
     return GepaEvaluator(
-        Rollouts(metric, run or _itself, run_timeout if run is not None else None, max_workers),
+        Rollouts(metric, run or _itself, run_timeout if run is not None else None, max_workers, executor),
         artifact,
         include_expected,
         shows_output=run is not None,

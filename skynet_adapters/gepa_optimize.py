@@ -5,6 +5,7 @@ Built around gepa 0.1.4.
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
 from typing import Any, Generic, TypeVar, cast
 
 from gepa import api
@@ -54,6 +55,7 @@ def optimize_artifact(
     max_workers: int | None = None,
     run_timeout: float | None = 60.0,
     include_expected: bool = False,
+    executor: Executor | None = None,
     **arguments: Any,
 ) -> OptimizedArtifact[A]:
     """Optimise an artifact with `gepa.optimize`, checked before anything is paid.
@@ -73,6 +75,7 @@ def optimize_artifact(
         max_workers: As for `as_gepa_adapter`.
         run_timeout: As for `as_gepa_adapter`.
         include_expected: As for `as_gepa_adapter`.
+        executor: As for `as_gepa_adapter`.
         **arguments: Those of `gepa.optimize`, such as `max_metric_calls`, `run_dir`, `seed`, `logger`;
             and the options of `Metric`, such as `score_range`, none of them beside a `Metric`.
 
@@ -113,6 +116,7 @@ def optimize_artifact(
         max_workers=max_workers,
         run_timeout=run_timeout,
         include_expected=include_expected,
+        executor=executor,
         **cast("MetricOptions", options),
     )
     arguments |= {
@@ -138,7 +142,7 @@ _MADE_HERE = {
     "task_lm": "run",
     "evaluator": "score",
 }
-_OWN = ("max_workers", "run_timeout", "include_expected")
+_OWN = ("max_workers", "run_timeout", "include_expected", "executor")
 
 
 def _refuse_arguments(arguments: dict[str, Any]) -> None:

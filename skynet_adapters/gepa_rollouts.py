@@ -1,5 +1,6 @@
 """Run and judge many cases at once for GEPA, where each keeps its place whatever happens to it."""
 
+import contextvars
 import dataclasses
 import functools
 import inspect
@@ -7,7 +8,8 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -19,12 +21,15 @@ from .deadline import end_idle_helpers, start
 from .errors import DefinitionError, MetricError
 from .gepa_values import is_dspys
 from .metric import Metric
+from .remote import Remote, checked_executor, not_run, ran_there
 from .score import Score, shown
 
 __all__ = ["Job", "Rollouts", "Trajectory", "stop_when_broken"]
 
 # How many cases run at once when nothing is said: a thread each, and one more while it is judged.
 _MOST_WORKERS = 256
+# How long an executor may be silent beyond `run_timeout`: its workers start and import meanwhile.
+_EXECUTOR_PATIENCE_SECONDS = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -56,12 +61,18 @@ class Job(NamedTuple):
 class Rollouts:
     """Run and judge cases, many at once."""
 
-    def __init__(self, metric: Metric, run: Any, run_timeout: Any, max_workers: Any) -> None:
+    def __init__(
+        self, metric: Metric, run: Any, run_timeout: Any, max_workers: Any, executor: Any = None
+    ) -> None:
         self.metric = metric
         self.max_workers = _checked_workers(max_workers)
         self.run_timeout = _checked_seconds(run_timeout)
         self._run = _checked_run(run)
         metric.begin_again()  # a run that this metric stopped is over
+        self._executor = checked_executor(executor, run)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_executor": None}  # a copy runs its cases itself
 
     def close(self) -> None:
         """End the threads that wait for the next case; a case that comes later starts new ones."""
@@ -80,10 +91,14 @@ class Rollouts:
 
     def one(self, job: Job) -> Trajectory:
         """Give one job's trajectory; all in this thread where `run` has no limit."""
-        if self.run_timeout is None:
+        if self.run_timeout is None and self._executor is None:
             return self.judged(job, self.ran(job, _log_context()))
         (trajectory,) = _Batch(self, [job]).trajectories()
         return trajectory
+
+    def remote(self) -> Remote | None:
+        """Give what hands cases to the executor, where there is one."""
+        return None if self._executor is None else Remote(self._executor, self._run, self.run_timeout)
 
     def ran(self, job: Job, log: LogContext | None) -> Ran:
         """Run one case in this thread."""
@@ -107,6 +122,7 @@ class _Rollout:
         self.number = number
         self.job = job
         self.deadline = deadline
+        self.future: Future[bytes] | None = None  # where an executor runs it
         self._claimed = threading.Lock()
 
     def claim(self) -> bool:
@@ -123,12 +139,17 @@ class _Batch:
 
     This thread waits for them. What does not answer in time it gives up, and the helper then finds the
     case claimed. The helpers are daemons, so nobody waits for them after Ctrl-C either.
+
+    With an executor the cases run there, each within its limit, and are judged here. Since nobody knows
+    how long one waits in a queue there, they are given up only when none comes back for so long.
     """
 
     def __init__(self, rollouts: Rollouts, jobs: Sequence[Job]) -> None:
         self._rollouts = rollouts
         self._jobs = jobs
         self._log = _log_context()
+        self._remote = rollouts.remote()
+        self._last_sign = time.monotonic()  # when the executor last took or gave a case
         self._waiting = deque(range(len(jobs)))
         self._under_way: dict[int, _Rollout] = {}
         self._limited: deque[_Rollout] = deque()  # those with a deadline, the next one first
@@ -146,6 +167,8 @@ class _Batch:
         finally:
             for rollout in self._under_way.values():  # after an error nothing more is judged
                 rollout.claim()
+                if rollout.future is not None:
+                    rollout.future.cancel()
         return [self._done[number] for number in range(len(self._jobs))]
 
     def _start_more(self) -> None:
@@ -160,13 +183,34 @@ class _Batch:
             rollout = self._under_way[number] = _Rollout(number, self._jobs[number], deadline)
             if deadline is not None:
                 self._limited.append(rollout)
-            start(functools.partial(self._follow, rollout))
+            if self._remote is None:
+                start(functools.partial(self._follow, rollout, self._ran_here))
+            else:
+                self._hand_over(rollout, self._remote)
 
-    def _follow(self, rollout: _Rollout) -> None:
+    def _ran_here(self, rollout: _Rollout) -> Ran:
+        return self._rollouts.ran(rollout.job, self._log)
+
+    def _hand_over(self, rollout: _Rollout, remote: Remote) -> None:
+        context = contextvars.copy_context()  # for the judge, whom the executor's own thread starts
+
+        def judge(ran: Callable[[_Rollout], Ran]) -> None:
+            self._last_sign = time.monotonic()
+            context.run(start, functools.partial(self._follow, rollout, ran))
+
+        try:
+            rollout.future = remote.submit(rollout.job.artifact, rollout.job.input)
+        except Exception as error:
+            ran = not_run(error)
+            judge(lambda _: ran)
+        else:
+            rollout.future.add_done_callback(lambda future: judge(lambda _: ran_there(future)))
+
+    def _follow(self, rollout: _Rollout, run: Callable[[_Rollout], Ran]) -> None:
         """Run and judge one case; on a helper thread."""
         came_back: Trajectory | BaseException
         try:
-            ran = self._rollouts.ran(rollout.job, self._log)
+            ran = run(rollout)
             if not rollout.claim():
                 return
             came_back = self._rollouts.judged(rollout.job, ran)
@@ -177,19 +221,30 @@ class _Batch:
     def _take_next(self) -> None:
         while self._limited and self._limited[0].is_claimed:
             self._limited.popleft()
-        deadline = self._limited[0].deadline if self._limited else None
+        deadline = self._deadline()
         try:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
             rollout, came_back = self._came_back.get(timeout=left)
         except Empty:
+            if time.monotonic() < (self._deadline() or 0.0):
+                return  # the executor gave a sign meanwhile
             rollout = self._limited.popleft()
             if not rollout.claim():
                 return
+            if rollout.future is not None:
+                rollout.future.cancel()
             came_back = self._rollouts.judged(rollout.job, too_late(self._rollouts.run_timeout or 0.0))
         if isinstance(came_back, BaseException):
             raise came_back
         del self._under_way[rollout.number]
         self._done[rollout.number] = came_back
+
+    def _deadline(self) -> float | None:
+        if not self._limited:
+            return None
+        if self._remote is None:
+            return self._limited[0].deadline
+        return self._last_sign + (self._rollouts.run_timeout or 0.0) + _EXECUTOR_PATIENCE_SECONDS
 
 
 def stop_when_broken(metric: Metric) -> None:

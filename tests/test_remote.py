@@ -1,0 +1,292 @@
+"""Cases that run in other processes: through a process pool, and on a local cluster of Dask."""
+
+import multiprocessing
+import os
+import threading
+import time
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
+
+import dspy
+import pytest
+
+import skynet_adapters.gepa_rollouts
+from skynet_adapters import (
+    Case,
+    DefinitionError,
+    as_gepa_adapter,
+    as_gepa_evaluator,
+    optimize_artifact,
+    program_artifact,
+    program_run,
+)
+from tests.scripted import chat
+
+CASES = [Case(str(number), {"n": number}, {"label": f"L{number}"}) for number in range(8)]
+HERE = os.getpid()
+
+
+def score(input, output, expected=None):
+    assert os.getpid() == HERE
+    right = output == expected["label"]
+    return (1.0 if right else 0.25), {"feedback": "Right." if right else f"Expected {expected['label']}."}
+
+
+@pytest.fixture(scope="module")
+def processes():
+    with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
+        yield executor
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address=None, silence_logs="critical"
+        ) as running,
+        distributed.Client(running) as client,
+    ):
+        yield client.get_executor(pure=False)
+
+
+@pytest.fixture(params=["processes", "cluster"])
+def executor(request):
+    return request.getfixturevalue(request.param)
+
+
+def made(run, executor, metric=score, artifact="Guess.", **options):
+    return as_gepa_adapter(metric, run, artifact=artifact, executor=executor, **options)
+
+
+def evaluated(run, executor, cases=CASES, **options):
+    adapter = made(run, executor, **options)
+    return adapter.evaluate(cases, adapter.seed_candidate, capture_traces=True)
+
+
+def texts(batch):
+    return [trajectory.score.feedback for trajectory in batch.trajectories]
+
+
+def test_a_whole_run_learns_from_cases_that_run_elsewhere(executor):
+    def run(artifact, input):
+        import os
+
+        return f"L{input['n']}" if "label" in artifact and os.getpid() != HERE else "?"
+
+    class Quiet:
+        def log(self, message): ...
+
+    best = optimize_artifact(
+        "Guess.",
+        run,
+        score,
+        CASES,
+        reflection_lm=lambda prompt: "Say the label.",
+        max_metric_calls=30,
+        executor=executor,
+        logger=Quiet(),
+    )
+    assert best.artifact == "Say the label."
+    assert best.score == 1.0
+    assert best.adapter.metric.calls > 20
+    assert len(best.adapter.metric.failures) == 0
+
+
+def test_faults_stay_with_their_cases_and_are_told(executor):
+    def run(artifact, input):
+        import threading
+        import time
+
+        match input["n"]:
+            case 1:
+                raise ValueError("no such tool")
+            case 2:
+                return None
+            case 3:
+                time.sleep(60)
+            case 4:
+                return threading.Lock()
+            case 5:
+                raise SystemExit(3)
+        return f"L{input['n']}"
+
+    batch = evaluated(run, executor, run_timeout=1.0)
+    assert batch.scores == [1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 1.0]
+    said = texts(batch)
+    assert "It raised ValueError: no such tool (test_remote.py, line" in said[1]
+    assert "It returned nothing." in said[2]
+    assert "It did not answer within 1 s." in said[3]
+    assert "Its output cannot be sent back: TypeError: cannot pickle" in said[4]
+    assert "It raised SystemExit: 3" in said[5]
+
+
+def test_run_may_be_async_there(executor):
+    async def run(artifact, input):
+        import asyncio
+
+        await asyncio.sleep(0.01 if input["n"] else 60)
+        return f"L{input['n']}"
+
+    batch = evaluated(run, executor, CASES[:3], run_timeout=1.0)
+    assert batch.scores == [0.0, 1.0, 1.0]
+    assert "It did not answer within 1 s." in texts(batch)[0]
+
+
+def test_classes_of_the_callers_own_travel_both_ways(executor):
+    class Answer:
+        def __init__(self, label):
+            self.label = label
+
+    def run(artifact, input):
+        return Answer(f"L{input['n']}")
+
+    def of_class(input, output, expected=None):
+        return float(isinstance(output, Answer) and output.label == expected["label"]), {"feedback": "f"}
+
+    assert evaluated(run, executor, metric=of_class).scores == [1.0] * 8
+
+
+def test_an_input_that_cannot_travel_fails_its_case_alone(executor):
+    cases = [CASES[0], Case("lock", {"n": 1, "lock": threading.Lock()}, {"label": "L1"}), CASES[2]]
+    batch = evaluated(lambda artifact, input: f"L{input['n']}", executor, cases)
+    assert batch.scores == [1.0, 0.0, 1.0]
+    assert "The executor did not run it: TypeError: cannot pickle" in texts(batch)[1]
+
+
+def test_dspys_model_goes_along(executor):
+    class Engine:
+        def complete(self, request):
+            from dspy.lm15 import Message, Response, TextPart, Usage
+
+            return Response(
+                id=None,
+                model="scripted",
+                message=Message.assistant([TextPart(chat(answer="4"))]),
+                finish_reason="stop",
+                usage=Usage(input_tokens=1, output_tokens=1, total_tokens=2),
+            )
+
+    program = dspy.Predict("question -> answer")
+    cases = [dspy.Example(question=f"2 + {n}?", label="4").with_inputs("question") for n in range(2)]
+    with dspy.context(lm=dspy.LM("scripted/there", engine=Engine(), cache=False)):
+        batch = evaluated(program_run(program), executor, cases, artifact=program_artifact(program))
+    assert batch.scores == [1.0, 1.0]
+
+
+def test_an_evaluator_runs_elsewhere_too(executor):
+    def run(artifact, input):
+        import os
+
+        return f"L{input['n']}" if os.getpid() != HERE else "?"
+
+    evaluator = as_gepa_evaluator(score, run, executor=executor, run_timeout=None)
+    assert evaluator("x", CASES[3])[0] == 1.0
+    assert [value for value, _ in evaluator.batch([("x", case) for case in CASES])] == [1.0] * 8
+
+
+def test_a_metric_is_asked_in_the_callers_context(processes):
+    lm = dspy.LM("scripted/none")
+    seen = []
+
+    def look(input, output, expected=None):
+        seen.append(dspy.settings.lm is lm)
+        return 1.0, {"feedback": "f"}
+
+    with dspy.context(lm=lm):
+        evaluated(lambda artifact, input: "x", processes, CASES[:2], metric=look)
+    assert seen == [True, True]
+
+
+def test_a_worker_that_dies_fails_cases_and_not_the_run():
+    def run(artifact, input):
+        import os
+
+        if input["n"] == 1:
+            os._exit(1)
+        return f"L{input['n']}"
+
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
+        adapter = made(run, executor, max_workers=1)
+        batch = adapter.evaluate(CASES[:3], adapter.seed_candidate, capture_traces=True)
+        assert batch.scores == [1.0, 0.0, 0.0]
+        assert "The executor did not run it: BrokenProcessPool" in texts(batch)[1]
+        assert "The executor did not run it: BrokenProcessPool" in texts(batch)[2]
+
+
+def test_a_worker_of_dask_that_dies_fails_its_case_alone(cluster, tmp_path):
+    def run(artifact, input):
+        import os
+
+        if input["n"] == 1:
+            os._exit(1)
+        return f"L{input['n']}"
+
+    batch = evaluated(run, cluster, CASES[:4])
+    assert batch.scores == [1.0, 0.0, 1.0, 1.0]
+    assert "The executor did not run it: KilledWorker" in texts(batch)[1]
+
+
+class Silent(Executor):
+    """Takes cases, and never answers."""
+
+    def __init__(self):
+        self.taken = []
+
+    def submit(self, function, /, *arguments, **named):
+        self.taken.append(Future())
+        return self.taken[-1]
+
+
+def test_an_executor_that_no_longer_answers_is_given_up(monkeypatch):
+    monkeypatch.setattr(skynet_adapters.gepa_rollouts, "_EXECUTOR_PATIENCE_SECONDS", 0.1)
+    silent = Silent()
+    batch = evaluated(lambda artifact, input: "x", silent, run_timeout=0.1, max_workers=3)
+    assert batch.scores == [0.0] * 8
+    assert all("It did not answer within 0.1 s." in text for text in texts(batch))
+    assert all(future.cancelled() for future in silent.taken)
+
+
+def test_waiting_in_the_executors_queue_does_not_count(monkeypatch):
+    monkeypatch.setattr(skynet_adapters.gepa_rollouts, "_EXECUTOR_PATIENCE_SECONDS", 0.5)
+
+    def run(artifact, input):
+        time.sleep(0.2)
+        return f"L{input['n']}"
+
+    with ThreadPoolExecutor(1) as one_at_a_time:
+        assert evaluated(run, one_at_a_time, run_timeout=0.5).scores == [1.0] * 8
+
+
+def test_a_copy_of_an_adapter_runs_its_cases_itself(processes):
+    import cloudpickle
+
+    def run(artifact, input):
+        import os
+
+        return f"L{input['n']}" if os.getpid() == HERE else "?"
+
+    adapter = made(run, processes)
+    assert adapter.evaluate(CASES[:2], adapter.seed_candidate).scores == [0.25] * 2
+    copied = cloudpickle.loads(cloudpickle.dumps(adapter))
+    assert copied.evaluate(CASES[:2], adapter.seed_candidate).scores == [1.0] * 2
+
+
+def test_what_cannot_be_an_executor_or_travel_is_refused():
+    with pytest.raises(DefinitionError, match=r"executor is 4.*client\.get_executor\(pure=False\)"):
+        made(lambda artifact, input: "x", 4)
+    lock = threading.Lock()
+    with ThreadPoolExecutor(1) as executor:
+        with pytest.raises(
+            DefinitionError, match="run cannot be sent to the workers of executor=: TypeError"
+        ):
+            made(lambda artifact, input: lock, executor)
+        with pytest.raises(DefinitionError, match="there is no run"):
+            as_gepa_evaluator(score, executor=executor)
+
+
+def test_a_model_that_cannot_travel_is_pointed_out(caplog):
+    lm = dspy.LM("scripted/none")
+    lm.lock = threading.Lock()
+    with ThreadPoolExecutor(1) as executor, dspy.context(lm=lm):
+        assert evaluated(lambda artifact, input: f"L{input['n']}", executor).scores == [1.0] * 8
+    assert "cannot be sent to the workers of executor=: TypeError" in caplog.text
