@@ -769,16 +769,26 @@ def program_run(program: dspy.Module, *, output: Fields | None = None) -> Callab
         >>> program = dspy.Predict("question -> answer")
         >>> artifact, run = program_artifact(program), program_run(program)
     """
-    read = _reader("output", output) or _only_answer
+    return _ProgramRun(program, _reader("output", output) or _only_answer)
 
-    @functools.lru_cache(maxsize=16)  # a copy of the program for each candidate, not for each case
-    def made(parts: tuple[tuple[str, str], ...]) -> Any:
-        return to_program(dict(parts), program)
 
-    def run(artifact: Mapping[str, str], input: Mapping[str, Any]) -> Any:
-        return read(made(tuple(artifact.items()))(**input))
+class _ProgramRun:
+    """What `program_run` returns; it can be pickled for other processes, the copies in it stay behind."""
 
-    return run
+    def __init__(self, program: dspy.Module, read: Callable[[Any], Any]) -> None:
+        self._program = program
+        self._read = read
+        # A copy of the program for each candidate, not for each case.
+        self._made = functools.lru_cache(maxsize=16)(self._make)
+
+    def _make(self, parts: tuple[tuple[str, str], ...]) -> Any:
+        return to_program(dict(parts), self._program)
+
+    def __reduce__(self) -> Any:
+        return _ProgramRun, (self._program, self._read)
+
+    def __call__(self, artifact: Mapping[str, str], input: Mapping[str, Any]) -> Any:
+        return self._read(self._made(tuple(artifact.items()))(**input))
 
 
 def _only_answer(pred: Any) -> Any:
