@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, cast
 from .deadline import DeadlineExceededError, wait_within
 from .errors import MetricBroken
 from .function import told
+from .measure import Observation
 
 __all__ = ["Ran", "attempt", "too_late"]
 
@@ -17,10 +18,12 @@ class Ran(NamedTuple):
     Attributes:
         output: What it returned; where it raised, what the error carries, or `None`.
         fault: A sentence; `None` where it returned.
+        observation: What it took; `None` where nobody measured.
     """
 
     output: Any
     fault: str | None = None
+    observation: Observation | None = None
 
 
 def attempt(run: object, call: Callable[[], Any], seconds: float | None) -> Ran:
@@ -36,7 +39,7 @@ def attempt(run: object, call: Callable[[], Any], seconds: float | None) -> Ran:
 
     Example:
         >>> attempt(len, lambda: len("four"), None)
-        Ran(output=4, fault=None)
+        Ran(output=4, fault=None, observation=None)
         >>> attempt(len, lambda: len(4), None).fault
         "It raised TypeError: object of type 'int' has no len() ..."
     """

@@ -17,6 +17,7 @@ from .gepa_cases import input_and_expected
 from .gepa_closing import ClosingCallback
 from .gepa_rollouts import Job, Rollouts, Trajectory
 from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, plain, with_images
+from .llm import checked_models
 from .metric import Metric, ScoreFunction, as_metric
 from .options import MetricOptions
 
@@ -36,6 +37,8 @@ def as_gepa_adapter(
     run_timeout: float | None = 60.0,
     include_expected: bool = False,
     executor: Executor | None = None,
+    metric_lm: Any = None,
+    reflection_lm: Any = None,
     **options: Unpack[MetricOptions],
 ) -> "GepaAdapter[A]":
     """Make the adapter for `gepa.optimize` of a metric and a function that runs the artifact.
@@ -59,7 +62,10 @@ def as_gepa_adapter(
             cloudpickle, and this package has to be installed there; everything else stays here: scores,
             memory, failures, and the caller's context. `run_timeout` holds there as here (the worker
             goes on, what hung runs on in it), and what no longer answers at all is given up 30 s later.
-            A worker that dies fails its case.
+            A worker that dies fails its case. What `run` takes there is not measured.
+        metric_lm: The model that `llm` asks inside of `score`, see `set_models`. `None`: what
+            `models` or `set_models` chose.
+        reflection_lm: The same, which `llm` asks where there is no metric model.
         **options: Those of `Metric`; none are allowed beside a `Metric`.
 
     Returns:
@@ -92,8 +98,9 @@ def as_gepa_adapter(
         >>> adapter.artifact(result.best_candidate)
         'Repeat it in capitals.'
     """
+    chosen = checked_models(metric_lm, reflection_lm)
     return GepaAdapter(
-        Rollouts(as_metric(score, **options), run, run_timeout, max_workers, executor),
+        Rollouts(as_metric(score, **options), run, run_timeout, max_workers, executor, chosen),
         artifact,
         include_expected,
     )

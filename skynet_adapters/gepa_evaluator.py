@@ -10,8 +10,9 @@ from typing import Any, Self, Unpack, cast
 from .artifacts import Artifact, to_artifact, to_candidate
 from .errors import DefinitionError
 from .gepa_cases import input_and_expected
-from .gepa_rollouts import Job, Rollouts, Trajectory, stop_when_broken
+from .gepa_rollouts import Job, Rollouts, Trajectory, artifact_itself, stop_when_broken
 from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, with_images
+from .llm import checked_models
 from .metric import Metric, ScoreFunction, as_metric
 from .options import MetricOptions
 
@@ -27,6 +28,8 @@ def as_gepa_evaluator(
     run_timeout: float | None = 60.0,
     include_expected: bool = False,
     executor: Executor | None = None,
+    metric_lm: Any = None,
+    reflection_lm: Any = None,
     **options: Unpack[MetricOptions],
 ) -> "GepaEvaluator":
     r"""Make the evaluator for `optimize_anything` of a metric and, where there is one, a `run`.
@@ -45,6 +48,8 @@ def as_gepa_evaluator(
         run_timeout: As for `as_gepa_adapter`.
         include_expected: As for `as_gepa_adapter`.
         executor: As for `as_gepa_adapter`.
+        metric_lm: As for `as_gepa_adapter`.
+        reflection_lm: As for `as_gepa_adapter`.
         **options: Those of `Metric`; none are allowed beside a `Metric`.
 
     Returns:
@@ -65,7 +70,14 @@ def as_gepa_evaluator(
     if run is None and executor is not None:
         raise DefinitionError("executor= is where run is called, and there is no run; leave executor out")
     return GepaEvaluator(
-        Rollouts(metric, run or _itself, run_timeout if run is not None else None, max_workers, executor),
+        Rollouts(
+            metric,
+            run or artifact_itself,
+            run_timeout if run is not None else None,
+            max_workers,
+            executor,
+            checked_models(metric_lm, reflection_lm),
+        ),
         artifact,
         include_expected,
         shows_output=run is not None,
@@ -177,7 +189,3 @@ class GepaEvaluator:
         if scores:
             side_info["scores"] = scores
         return score.value, side_info
-
-
-def _itself(artifact: Any, input: dict[str, Any]) -> Any:
-    return artifact

@@ -56,6 +56,7 @@ def optimize_artifact(
     run_timeout: float | None = 60.0,
     include_expected: bool = False,
     executor: Executor | None = None,
+    metric_lm: Any = None,
     **arguments: Any,
 ) -> OptimizedArtifact[A]:
     """Optimise an artifact with `gepa.optimize`, checked before anything is paid.
@@ -76,6 +77,8 @@ def optimize_artifact(
         run_timeout: As for `as_gepa_adapter`.
         include_expected: As for `as_gepa_adapter`.
         executor: As for `as_gepa_adapter`.
+        metric_lm: The model that `llm` asks inside of `score`; `None`: what `models` or `set_models`
+            chose, else `reflection_lm`.
         **arguments: Those of `gepa.optimize`, such as `max_metric_calls`, `run_dir`, `seed`, `logger`;
             and the options of `Metric`, such as `score_range`, none of them beside a `Metric`.
 
@@ -109,6 +112,7 @@ def optimize_artifact(
     """
     options = {name: arguments.pop(name) for name in MetricOptions.__annotations__ if name in arguments}
     _refuse_arguments(arguments)
+    reflection = None if reflection_lm is None else as_reflection_lm(reflection_lm)
     adapter = as_gepa_adapter(
         score,
         run,
@@ -117,13 +121,15 @@ def optimize_artifact(
         run_timeout=run_timeout,
         include_expected=include_expected,
         executor=executor,
+        metric_lm=metric_lm,
+        reflection_lm=reflection,
         **cast("MetricOptions", options),
     )
     arguments |= {
         "seed_candidate": adapter.seed_candidate,
         "trainset": _as_loader(trainset),
         "valset": None if valset is None else _as_loader(valset),
-        "reflection_lm": None if reflection_lm is None else as_reflection_lm(reflection_lm),
+        "reflection_lm": reflection,
         "callbacks": [*(arguments.get("callbacks") or ()), adapter.callback],
     }
     check_gepa_run(adapter, **arguments)
@@ -142,7 +148,7 @@ _MADE_HERE = {
     "task_lm": "run",
     "evaluator": "score",
 }
-_OWN = ("max_workers", "run_timeout", "include_expected", "executor")
+_OWN = ("max_workers", "run_timeout", "include_expected", "executor", "metric_lm")
 
 
 def _refuse_arguments(arguments: dict[str, Any]) -> None:

@@ -115,7 +115,10 @@ class _DspyReflectionLM(ReflectionLM):
 
     def _ask(self, prompt: str | list[dict[str, Any]]) -> Any:
         calls = _Calls()
-        with _dspy().context(caller_modules=[calls]), warnings.catch_warnings():
+        dspy = _dspy()
+        # Beside those that listen already: where `llm` asks this model, a bill does.
+        listening = [*(dspy.settings.caller_modules or ()), calls]
+        with dspy.context(caller_modules=listening), warnings.catch_warnings():
             # A list of messages is to go with DSPy 3.5; what comes in its place, a `Request`, leaves the
             # model's own temperature and max_tokens out (dspy 3.4.1).
             warnings.filterwarnings("ignore", "Passing OpenAI-style message", DeprecationWarning)

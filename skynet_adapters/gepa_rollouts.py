@@ -1,5 +1,6 @@
 """Run and judge many cases at once for GEPA, where each keeps its place whatever happens to it."""
 
+import contextlib
 import contextvars
 import dataclasses
 import functools
@@ -20,11 +21,13 @@ from .copies import protected
 from .deadline import end_idle_helpers, start
 from .errors import DefinitionError, MetricError
 from .gepa_values import is_dspys
+from .llm import Models, models
+from .measure import Observation, rollout, unmeasured
 from .metric import Metric
 from .remote import Remote, checked_executor, not_run, ran_there
 from .score import Score, shown
 
-__all__ = ["Job", "Rollouts", "Trajectory", "stop_when_broken"]
+__all__ = ["Job", "Rollouts", "Trajectory", "artifact_itself", "stop_when_broken"]
 
 # How many cases run at once when nothing is said: a thread each, and one more while it is judged.
 _MOST_WORKERS = 256
@@ -62,9 +65,16 @@ class Rollouts:
     """Run and judge cases, many at once."""
 
     def __init__(
-        self, metric: Metric, run: Any, run_timeout: Any, max_workers: Any, executor: Any = None
+        self,
+        metric: Metric,
+        run: Any,
+        run_timeout: Any,
+        max_workers: Any,
+        executor: Any = None,
+        chosen: Models | None = None,
     ) -> None:
         self.metric = metric
+        self._models = chosen or Models()
         self.max_workers = _checked_workers(max_workers)
         self.run_timeout = _checked_seconds(run_timeout)
         self._run = _checked_run(run)
@@ -72,7 +82,24 @@ class Rollouts:
         self._executor = checked_executor(executor, run)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_executor": None}  # a copy runs its cases itself
+        # A copy runs its cases itself. Models hold locks and keys.
+        return {
+            **self.__dict__,
+            "_executor": None,
+            "_models": Models(),
+            "lost_models": any(self._models),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        lost = state.pop("lost_models")
+        self.__dict__.update(state)
+        if lost:
+            self.metric.warn_once(
+                "metric_lm",
+                "metric %r was saved with a metric_lm= or reflection_lm=, which is not saved with it; make "
+                "its adapter anew, or choose one with set_models(metric_lm=...).",
+                self.metric.name,
+            )
 
     def close(self) -> None:
         """End the threads that wait for the next case; a case that comes later starts new ones."""
@@ -104,15 +131,30 @@ class Rollouts:
         """Run one case in this thread."""
         # A copy, so that `run` cannot change the case.
         call = functools.partial(_logged, log, self._run, job.artifact, protected(job.input))
-        return attempt(self._run, call, self.run_timeout)
+        with rollout() as measured:
+            ran = attempt(self._run, call, self.run_timeout)
+        return ran._replace(observation=measured.observation())
 
     def judged(self, job: Job, ran: Ran) -> Trajectory:
         """Judge what `run` made of a case."""
         if ran.fault is None:
-            score = self.metric.score_case(job.input, ran.output, job.expected)
+            with models(**self._models._asdict()) if any(self._models) else contextlib.nullcontext():
+                score = self.metric.score_case(
+                    job.input, ran.output, job.expected, observation=self._observation(ran)
+                )
         else:
             score = self.metric.program_failed(job.input, ran.fault)
         return Trajectory(job.input, ran.output, job.expected, score)
+
+    def _observation(self, ran: Ran) -> Observation:
+        if self._run is artifact_itself:
+            return unmeasured("the artifact itself is judged, and nothing was run")
+        return ran.observation or unmeasured("run was called elsewhere, by executor=")
+
+
+def artifact_itself(artifact: Any, input: dict[str, Any]) -> Any:
+    """Give the artifact: the `run` where it is what is judged."""
+    return artifact
 
 
 class _Rollout:

@@ -44,7 +44,7 @@ class Served(NamedTuple):
         return found.group() if found else ""
 
 
-class Refusal(Exception):
+class RefusedError(Exception):
     """Raised by an answer to have the server refuse the call."""
 
     def __init__(self, status: int) -> None:
@@ -73,7 +73,7 @@ class ModelServer:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 try:
                     status, answer = 200, server.completion(body)
-                except Refusal as refusal:
+                except RefusedError as refusal:
                     status, answer = refusal.status, {"error": {"message": "refused", "type": "refused"}}
                 data = json.dumps(answer).encode()
                 self.send_response(status)
@@ -106,7 +106,7 @@ class ModelServer:
         messages = body["messages"]
         try:
             text = self.answer(messages)
-        except Refusal:
+        except RefusedError:
             with self.lock:
                 self.refused += 1
             raise
@@ -154,8 +154,8 @@ def text_of(messages: Messages) -> str:
 
 def fields_asked_for(messages: Messages) -> list[str]:
     """Find the output fields that DSPy's ChatAdapter asks for, in order."""
-    last = text_of(messages[-1:])
-    return re.findall(r"`\[\[ ## (\w+) ## \]\]`", last.split("Respond with the corresponding output fields")[-1])
+    asked = text_of(messages[-1:]).split("Respond with the corresponding output fields")[-1]
+    return re.findall(r"`\[\[ ## (\w+) ## \]\]`", asked)
 
 
 def in_fields(**values: object) -> Callable[[Messages], str]:
@@ -165,9 +165,7 @@ def in_fields(**values: object) -> Callable[[Messages], str]:
         asked = fields_asked_for(messages)
         found = re.search(r"case-(\d+)", text_of(messages[-1:]) + text_of(messages))
         words = " ".join(["word"] * (int(found.group(1)) % 13 + 1 if found else 1))
-        texts = [
-            f"[[ ## {name} ## ]]\n{values.get(name, words)}" for name in asked if name != "completed"
-        ]
+        texts = [f"[[ ## {name} ## ]]\n{values.get(name, words)}" for name in asked if name != "completed"]
         return "\n\n".join([*texts, "[[ ## completed ## ]]"])
 
     return answer

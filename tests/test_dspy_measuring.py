@@ -1,0 +1,599 @@
+"""What a rollout took, against the log of a model server: exact in calls, tokens and US dollars."""
+
+import asyncio
+import contextlib
+import math
+import threading
+from collections import Counter
+from typing import Any
+
+import dspy
+import gepa
+import pytest
+
+from skynet_adapters import (
+    Metric,
+    as_dspy_metric,
+    as_dspy_reward,
+    as_gepa_adapter,
+    as_reflection_lm,
+    measuring,
+    models,
+    program_artifact,
+    program_run,
+)
+from skynet_adapters.dspy_measuring import _Asked, _longest
+from skynet_adapters.measure import observation, service_cost
+
+from .model_server import ModelServer, in_fields, text_of
+
+ROLLOUTS = 200
+THREADS = 8
+
+
+def cases(count=ROLLOUTS, first=0):
+    return [
+        dspy.Example(question=f"case-{number} " + "why " * (number % 17), answer="A").with_inputs("question")
+        for number in range(first, first + count)
+    ]
+
+
+class Watching:
+    """A metric that keeps what it read, by case."""
+
+    def __init__(self) -> None:
+        self.read: list[tuple[str, Any]] = []
+
+    def score(self, input, output, expected=None):
+        self.read.append((input["question"].split()[0], observation()))
+        return 1.0, {"feedback": "Read."}
+
+    def __call__(self, **options):
+        return as_dspy_metric(self.score, **options)
+
+
+def figures(seen):
+    """Reduce a record, or what the server served for a case, to what has to be equal."""
+    if isinstance(seen, list):
+        return (
+            len(seen),
+            sum(call.input_tokens for call in seen),
+            sum(call.output_tokens for call in seen),
+            round(sum(call.cost for call in seen), 12),
+        )
+    assert seen.reasons == {}
+    return seen.model_calls, seen.input_tokens, seen.output_tokens, round(seen.cost_usd, 12)
+
+
+def evaluate(program, metric, devset, lm, threads=THREADS):
+    with dspy.context(lm=lm), measuring():
+        return dspy.Evaluate(devset=devset, metric=metric, num_threads=threads)(program)
+
+
+# --- programs ---------------------------------------------------------------------------------------
+
+
+class Nested(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.think = dspy.ChainOfThought("question -> draft")
+        self.inner = Inner()
+
+    def forward(self, question):
+        return self.inner(question=question, draft=self.think(question=question).draft)
+
+
+class Inner(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.write = dspy.Predict("question, draft -> answer")
+
+    def forward(self, question, draft):
+        return self.write(question=question, draft=draft)
+
+
+class Async(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = dspy.Predict("question -> answer"), dspy.Predict("question -> draft")
+
+    async def aforward(self, question):
+        one, _ = await asyncio.gather(self.one.acall(question=question), self.other.acall(question=question))
+        return one
+
+    def forward(self, question):
+        return asyncio.run(self.aforward(question))
+
+
+class InParallel(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.other = dspy.Predict("question -> answer"), dspy.Predict("question -> draft")
+
+    def forward(self, question):
+        parallel = dspy.Parallel(num_threads=3, disable_progress_bar=True)
+        pairs = [(self.one, {"question": question}), (self.other, {"question": question})]
+        return parallel([*pairs, *pairs])[0]
+
+
+class Shared(dspy.Module):
+    """Gives one and the same object as every answer."""
+
+    def __init__(self):
+        super().__init__()
+        self.write = dspy.Predict("question -> answer")
+        self.kept = dspy.Prediction(answer="")
+
+    def forward(self, question):
+        self.kept["answer"] = self.write(question=question).answer
+        return self.kept
+
+
+class Plain(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.write = dspy.Predict("question -> answer")
+
+    def forward(self, question):
+        return self.write(question=question).answer
+
+
+class WithTool(dspy.Module):
+    """A ReAct agent whose tool asks the model itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.find = dspy.Predict("question -> draft")
+        self.agent = dspy.ReAct("question -> answer", tools=[self.look_up], max_iters=2)
+
+    def look_up(self, what: str) -> str:
+        """Look something up."""
+        return self.find(question=what).draft
+
+    def forward(self, question):
+        return self.agent(question=question)
+
+
+def as_agent(messages):
+    text = text_of(messages[-1:])
+    case = text[text.index("case-") :].split()[0]
+    name = "finish" if "tool_name_0" in text else "look_up"
+    arguments = "{}" if name == "finish" else f'{{"what": "{case}"}}'
+    return in_fields(next_tool_name=name, next_tool_args=arguments)(messages)
+
+
+WAYS = {
+    "plain": (lambda: dspy.Predict("question -> answer"), 1),
+    "nested": (Nested, 2),
+    "async": (Async, 2),
+    "parallel": (InParallel, 4),
+    "shared object": (Shared, 1),
+    "plain output": (Plain, 1),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_calls_tokens_and_cost_of_each_rollout_are_those_of_the_server(way):
+    make, calls = WAYS[way]
+    watching = Watching()
+    with ModelServer(in_fields()) as server:
+        evaluate(make(), watching(), cases(), server.lm())
+    assert len(watching.read) == ROLLOUTS
+    served = server.by_case()
+    assert {case: figures(seen) for case, seen in watching.read} == {
+        case: figures(calls) for case, calls in served.items()
+    }
+    assert {seen.model_calls for _, seen in watching.read} == {calls}
+
+
+def test_what_a_tool_asks_belongs_to_the_rollout_of_its_agent():
+    watching = Watching()
+    with ModelServer(as_agent) as server:
+        evaluate(WithTool(), watching(), cases(), server.lm())
+    served = server.by_case()
+    assert len(watching.read) == ROLLOUTS
+    assert {case: figures(seen) for case, seen in watching.read} == {
+        case: figures(calls) for case, calls in served.items()
+    }
+    assert {seen.model_calls for _, seen in watching.read} == {4}
+
+
+# --- optimisers -------------------------------------------------------------------------------------
+
+
+def rollouts(watching):
+    return Counter((case, figures(seen)) for case, seen in watching.read)
+
+
+def served_rollouts(server):
+    return Counter((call.case, figures([call])) for call in server.of("gpt-4o-mini"))
+
+
+def proposing(prompt):
+    proposing.count += 1
+    return f'{{"new_instruction": "Answer well, {"please " * proposing.count}"}}'
+
+
+@pytest.mark.parametrize("memo", ["rollout", None])
+def test_each_rollout_of_dspy_gepa_is_measured_and_its_reflection_calls_are_no_part_of_any(memo):
+    proposing.count = 0
+    watching = Watching()
+    watching.score = lambda input, output, expected=None: (
+        watching.read.append((input["question"].split()[0], observation())),
+        (0.5 + len(watching.read) % 3 / 10, {"feedback": "Better."}),
+    )[1]
+    with ModelServer(
+        lambda messages: proposing("") if "new_instruction" in text_of(messages) else in_fields()(messages)
+    ) as server:
+        optimizer = dspy.GEPA(
+            metric=watching(memo=memo),
+            max_metric_calls=ROLLOUTS,
+            num_threads=THREADS,
+            reflection_lm=server.lm("openai/gpt-4.1-mini"),
+        )
+        with dspy.context(lm=server.lm()), measuring():
+            optimizer.compile(dspy.Predict("question -> answer"), trainset=cases(20), valset=cases(20, 20))
+    assert len(watching.read) >= ROLLOUTS
+    if memo is None:  # asked again for the text, in another thread and much later
+        assert set(rollouts(watching)) == set(served_rollouts(server))
+        assert rollouts(watching).total() > served_rollouts(server).total()
+    else:
+        assert rollouts(watching) == served_rollouts(server)
+    assert len(server.of("gpt-4.1-mini")) == proposing.count > 1
+
+
+def test_each_attempt_of_best_of_n_is_a_rollout_and_the_whole_is_one_too():
+    attempts, whole = Watching(), Watching()
+
+    def never_enough(input, output, expected=None):
+        attempts.read.append((input["question"].split()[0], observation()))
+        return 0.0, {"feedback": "Read."}
+
+    with ModelServer(in_fields()) as server:
+        program = dspy.BestOfN(
+            dspy.Predict("question -> answer"), N=3, reward_fn=as_dspy_reward(never_enough), threshold=1.0
+        )
+        evaluate(program, whole(), cases(40), server.lm())
+    assert len(attempts.read) == 120
+    assert rollouts(attempts) == served_rollouts(server)
+    assert {case: figures(seen) for case, seen in whole.read} == {
+        case: figures(calls) for case, calls in server.by_case().items()
+    }
+
+
+@pytest.mark.parametrize("program", [True, False], ids=["program_run", "plain run"])
+def test_each_rollout_of_gepa_optimize_is_measured_without_a_block(program):
+    watching = Watching()
+    count = iter(range(1, 1_000))
+    with ModelServer(in_fields()) as server, contextlib.ExitStack() as stack:
+        lm = server.lm()
+        predict = dspy.Predict("question -> answer")
+
+        def plain(artifact, input):
+            return lm(f"{artifact['self']} {input['question']}")[0]
+
+        adapter = stack.enter_context(
+            as_gepa_adapter(
+                watching.score, program_run(predict) if program else plain, artifact=program_artifact(predict)
+            )
+        )
+        stack.enter_context(dspy.context(lm=lm))
+        data = [{"input": {"question": case.question}} for case in cases(40)]
+        gepa.optimize(
+            adapter.seed_candidate,
+            trainset=data[:20],
+            valset=data[20:],
+            adapter=adapter,
+            reflection_lm=as_reflection_lm(lambda prompt: f"```\nAnswer {'well ' * next(count)}\n```"),
+            max_metric_calls=ROLLOUTS,
+            perfect_score=2.0,
+            logger=Silent(),
+        )
+    assert len(watching.read) >= ROLLOUTS
+    assert rollouts(watching) == served_rollouts(server)
+    assert all(seen.time_ms >= 0 for _, seen in watching.read)
+
+
+class Silent:
+    def log(self, message): ...
+
+
+# --- the judge's own calls --------------------------------------------------------------------------
+
+
+def test_a_judges_calls_are_on_its_bill_and_in_no_rollout():
+    from skynet import llm
+
+    read = []
+
+    def score(input, output, expected=None):
+        before = observation()
+        llm("Is it right?", input=f"{input['question']} {output}")
+        dspy.Predict("question -> verdict")(question=input["question"])
+        read.append((input["question"].split()[0], before))
+        assert observation() == before
+        return 1.0, {"feedback": "Right."}
+
+    with ModelServer(in_fields()) as server:
+        metric = as_dspy_metric(score, metric_lm=server.lm("openai/gpt-4.1-mini"))
+        program = dspy.Predict("question -> answer")
+        evaluate(program, metric, cases(), server.lm())
+    judged = server.of("gpt-4.1-mini")
+    assert len(metric.failures) == 0
+    assert len(judged) == 2 * ROLLOUTS
+    assert {case: figures(seen) for case, seen in read} == {
+        case: figures(calls) for case, calls in server.by_case().items()
+    }
+    bill = metric.metric.bill
+    assert (bill.calls, bill.cached_calls, bill.unpriced_calls) == (2 * ROLLOUTS, 0, 0)
+    assert bill.input_tokens == sum(call.input_tokens for call in judged)
+    assert bill.output_tokens == sum(call.output_tokens for call in judged)
+    assert math.isclose(bill.usd, sum(call.cost for call in judged))
+
+
+def test_a_judge_inside_of_a_program_is_no_part_of_it():
+    from skynet import llm
+
+    attempts, whole = [], Watching()
+
+    def judged(input, output, expected=None):
+        attempts.append(observation())
+        llm("Is it right?", input=f"{input['question']} {output}")
+        dspy.Predict("question -> verdict")(question=input["question"])
+        return 0.0, {"feedback": "Not yet."}
+
+    with ModelServer(in_fields()) as server:
+        judge = server.lm("openai/gpt-4.1-mini")
+        reward = as_dspy_reward(judged, metric_lm=judge)
+
+        def by_hand(args, pred):
+            with models(metric_lm=judge):
+                llm("And now?", input=args["question"])
+            return reward(args, pred)
+
+        program = dspy.BestOfN(dspy.Predict("question -> answer"), N=3, reward_fn=by_hand, threshold=1.0)
+        evaluate(program, whole(), cases(20), server.lm())
+    assert len(server.of("gpt-4.1-mini")) == 3 * 60
+    assert reward.metric.bill.calls == 2 * 60
+    assert len(attempts) == 60
+    assert {seen.model_calls for seen in attempts} == {1}
+    assert {case: figures(seen) for case, seen in whole.read} == {
+        case: figures(calls) for case, calls in server.by_case().items()
+    }
+
+
+# --- time -------------------------------------------------------------------------------------------
+
+
+def test_the_time_of_a_rollout_is_its_own():
+    watching = Watching()
+    slow = "case-7 "
+    with ModelServer(in_fields(), lambda messages: 0.5 if slow in text_of(messages[-1:]) else 0.0) as server:
+        evaluate(Nested(), watching(), cases(40), server.lm())
+    times = {case: seen.time_ms / 1e3 for case, seen in watching.read}
+    for case, calls in server.by_case().items():
+        assert times[case] >= sum(call.ended - call.begun for call in calls)
+    assert times.pop("case-7") >= 1.0
+    assert sorted(times.values())[len(times) // 2] < 0.5
+
+
+def test_the_time_that_a_reward_takes_is_not_the_programs():
+    whole = Watching()
+    begun = threading.Event()
+
+    def slow_reward(input, output, expected=None):
+        begun.wait(0.3)
+        return 0.0, {"feedback": "Slow."}
+
+    with ModelServer(in_fields()) as server:
+        program = dspy.BestOfN(
+            dspy.Predict("question -> answer"), N=3, reward_fn=as_dspy_reward(slow_reward), threshold=1.0
+        )
+        evaluate(program, whole(), cases(1), server.lm(), threads=1)
+    [(_, seen)] = whole.read
+    assert seen.time_ms < 900
+
+
+# --- answers from a cache ---------------------------------------------------------------------------
+
+
+def test_a_cached_answer_counts_with_the_time_and_cost_of_the_first_one():
+    first, second = Watching(), Watching()
+    with ModelServer(in_fields(), lambda messages: 0.05) as server:
+        lm = server.lm(cache=True)
+        devset = cases(20, 1_000)
+        evaluate(Nested(), first(), devset, lm)
+        evaluate(Nested(), second(), devset, lm)
+    assert len(server.served) == 40
+    again = dict(second.read)
+    for case, seen in first.read:
+        assert figures(again[case]) == figures(seen)
+        assert (seen.cached_calls, again[case].cached_calls) == (0, 2)
+        assert again[case].time_ms >= sum(c.ended - c.begun for c in server.by_case()[case]) * 1e3
+
+
+def test_cached_answers_of_calls_at_once_do_not_add_up():
+    first, second = Watching(), Watching()
+    with ModelServer(in_fields(), lambda messages: 0.6) as server:
+        lm = server.lm(cache=True)
+        evaluate(Async(), first(), cases(1, 1_100), lm)
+        evaluate(Async(), second(), cases(1, 1_100), lm)
+    [(_, seen)] = second.read
+    assert (seen.cached_calls, len(server.served)) == (2, 2)
+    assert 600 <= seen.time_ms < 1_200
+
+
+def test_calls_in_the_programs_own_thread_wait_for_those_in_others():
+    own, other, third = (1, 0), (2, 0), (3, 0)
+
+    def asked(strand, begun, longer):
+        call = _Asked(strand)
+        call.begun, call.ended, call.longer = begun, begun + 0.5, longer
+        return call
+
+    at_once = [asked(own, 0, 1.0), asked(other, 1, 2.0), asked(third, 2, 3.0), asked(own, 3, 4.0)]
+    assert _longest(at_once, own) == 1.0 + 3.0 + 4.0
+    assert _longest([asked(own, 0, 0.0)], own) == 0.0
+
+
+def test_an_answer_that_was_cached_before_this_process_has_no_time_and_says_so():
+    watching = Watching()
+    with ModelServer(in_fields()) as server:
+        lm = server.lm(cache=True)
+        devset = cases(1, 1_200)
+        with dspy.context(lm=lm):
+            dspy.Predict("question -> answer")(question=devset[0].question)  # nobody measures
+        evaluate(dspy.Predict("question -> answer"), watching(), devset, lm)
+    [(_, seen)] = watching.read
+    assert seen.time_ms is None
+    assert "came from a cache, and this process has not seen the first one" in seen.reasons["time_ms"]
+    assert seen.cost_usd == server.served[0].cost
+
+
+def test_the_order_of_evaluation_does_not_decide_which_program_wins():
+    """The slow program is asked last, with all its answers cached; it must not look fast."""
+
+    def score(input, output, expected=None):
+        return min(1.0, 50 / observation().time_ms), {"feedback": f"{observation().time_ms:.0f} ms."}
+
+    with ModelServer(in_fields(), lambda messages: 0.3 if "slowly" in text_of(messages) else 0.1) as server:
+        lm = server.lm(cache=True)
+        quick = dspy.Predict(dspy.Signature("question -> answer", "Answer quickly."))
+        slow = dspy.Predict(dspy.Signature("question -> answer", "Answer slowly."))
+        devset = cases(8, 1_300)
+        evaluate(slow, as_dspy_metric(score), devset, lm)
+        scores = [evaluate(program, as_dspy_metric(score), devset, lm).score for program in (quick, slow)]
+    assert len(server.served) == 16
+    assert scores[0] > scores[1]
+
+
+# --- what cannot be measured ------------------------------------------------------------------------
+
+
+def test_a_model_without_a_price_is_named_and_can_be_given_one():
+    from .scripted import answering
+
+    watching, priced = Watching(), Watching()
+    evaluate(dspy.Predict("question -> answer"), watching(), cases(1), answering(lambda question: "A"))
+    [(_, seen)] = watching.read
+    assert (seen.cost_usd, seen.input_tokens, seen.output_tokens) == (None, 10, 5)
+    assert "no price is known for the model 'scripted/model'" in seen.reasons["cost_usd"]
+    assert "measuring(prices=" in seen.reasons["cost_usd"]
+    with dspy.context(lm=answering(lambda question: "A")), measuring(prices={"scripted/model": (2, 4)}):
+        dspy.Evaluate(devset=cases(1), metric=priced())(dspy.Predict("question -> answer"))
+    assert priced.read[0][1].cost_usd == pytest.approx(40e-6)
+
+
+@pytest.mark.parametrize("price", [1.0, (1.0,), (-1, 2), ("a", "b"), None])
+def test_a_price_that_is_no_pair_of_numbers_is_refused(price):
+    from skynet_adapters import DefinitionError
+
+    with (
+        pytest.raises(DefinitionError, match="US dollars per million tokens"),
+        measuring(prices={"m": price}),
+    ):
+        pass
+
+
+def test_without_a_history_tokens_and_cost_are_unknown_and_not_nothing():
+    watching = Watching()
+    with ModelServer(in_fields()) as server, dspy.context(disable_history=True):
+        evaluate(dspy.Predict("question -> answer"), watching(), cases(2), server.lm())
+    for _, seen in watching.read:
+        assert (seen.model_calls, seen.input_tokens, seen.cost_usd) == (1, None, None)
+        assert "disable_history" in seen.reasons["cost_usd"]
+        assert seen.time_ms > 0
+
+
+def test_a_run_that_asks_no_model_that_can_be_seen_is_measured_in_time_alone():
+    watching = Watching()
+    adapter = as_gepa_adapter(watching.score, lambda artifact, input: "A", artifact="Answer.")
+    with adapter:
+        adapter.evaluate([{"input": {"question": "case-1"}}], adapter.seed_candidate)
+    [(_, seen)] = watching.read
+    assert seen.time_ms >= 0
+    assert (seen.model_calls, seen.cost_usd) == (None, None)
+    assert "only those of a dspy.LM can be measured" in seen.reasons["cost_usd"]
+
+
+def test_a_function_around_a_module_is_not_measured_and_says_so():
+    watching = Watching()
+    with ModelServer(in_fields()) as server:
+        predict = dspy.Predict("question -> answer")
+        evaluate(
+            lambda question: predict(question=question).answer.upper(), watching(), cases(1), server.lm()
+        )
+    [(_, seen)] = watching.read
+    assert seen.time_ms is None
+    assert "has to be made a module" in seen.reasons["time_ms"]
+
+
+def test_a_forgotten_block_is_told_once_with_the_metrics_name(caplog):
+    watching = Watching()
+    metric = watching(name="speedy")
+    with ModelServer(in_fields()) as server, dspy.context(lm=server.lm()):
+        for _ in range(2):
+            dspy.Evaluate(devset=cases(5), metric=metric)(dspy.Predict("question -> answer"))
+    told = [record.message for record in caplog.records if "with measuring()" in record.message]
+    assert told == [text for text in told if "'speedy' reads what a rollout took" in text]
+    assert len(told) == 1
+    assert watching.read[-1][1].reasons["cost_usd"].endswith("run it inside `with measuring():`")
+
+
+def test_a_metric_that_reads_measurements_is_asked_for_equal_contents_too():
+    watching = Watching()
+    metric = watching(memo="content")
+    with ModelServer(in_fields()) as server:
+        devset = cases(3) * 2
+        evaluate(dspy.Predict("question -> answer"), metric, devset, server.lm())
+    assert metric.metric.calls == len(watching.read) == 6
+
+
+def test_a_call_that_failed_counts_without_tokens():
+    from .model_server import RefusedError
+
+    watching = Watching()
+
+    def answer(messages):
+        if "draft" in text_of(messages):
+            raise RefusedError(400)
+        return in_fields()(messages)
+
+    class Fallback(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.draft, self.write = dspy.Predict("question -> draft"), dspy.Predict("question -> answer")
+
+        def forward(self, question):
+            with contextlib.suppress(Exception):
+                self.draft(question=question)
+            return self.write(question=question)
+
+    with ModelServer(answer) as server:
+        evaluate(Fallback(), watching(), cases(3), server.lm())
+    assert server.refused >= 3
+    for case, seen in watching.read:
+        [call] = server.by_case()[case]
+        assert seen.model_calls >= 2
+        assert figures(seen)[1:] == figures([call])[1:]
+
+
+def test_the_cost_of_the_service_is_that_of_the_rollout():
+    read = []
+
+    def score(input, output, expected=None):
+        read.append((observation(), service_cost()))
+        return 1.0, {"feedback": "Read."}
+
+    with ModelServer(in_fields()) as server:
+        evaluate(dspy.Predict("question -> answer"), as_dspy_metric(score), cases(1), server.lm())
+    [(seen, cost)] = read
+    assert (cost.usd, cost.input_tokens, cost.model_calls) == (seen.cost_usd, seen.input_tokens, 1)
+    assert cost.reason is None
+
+
+def test_a_metric_of_the_core_is_given_what_a_rollout_took():
+    from skynet_adapters import Observation
+
+    metric = Metric(lambda input, output, expected: (1.0, {"feedback": f"{observation().time_ms:.0f} ms"}))
+    assert metric.score_case({}, "A", observation=Observation(time_ms=12.0)).feedback == "12 ms"
