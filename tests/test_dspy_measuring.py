@@ -138,6 +138,15 @@ class Plain(dspy.Module):
         return self.write(question=question).answer
 
 
+class Wrapped(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = dspy.Predict("question -> answer")
+
+    def forward(self, question):
+        return self.inner(question=question)
+
+
 class WithTool(dspy.Module):
     """A ReAct agent whose tool asks the model itself."""
 
@@ -214,8 +223,12 @@ def proposing(prompt):
     return f'{{"new_instruction": "Answer well, {"please " * proposing.count}"}}'
 
 
-@pytest.mark.parametrize("memo", ["rollout", None])
-def test_each_rollout_of_dspy_gepa_is_measured_and_its_reflection_calls_are_no_part_of_any(memo):
+@pytest.mark.parametrize(
+    ("memo", "program"),
+    [("rollout", lambda: dspy.Predict("question -> answer")), (None, Wrapped), ("rollout", Plain)],
+    ids=["remembered", "asked again", "plain output"],
+)
+def test_each_rollout_of_dspy_gepa_is_measured_and_its_reflection_calls_are_no_part_of_any(memo, program):
     proposing.count = 0
     watching = Watching()
     watching.score = lambda input, output, expected=None: (
@@ -232,7 +245,7 @@ def test_each_rollout_of_dspy_gepa_is_measured_and_its_reflection_calls_are_no_p
             reflection_lm=server.lm("openai/gpt-4.1-mini"),
         )
         with dspy.context(lm=server.lm()), measuring():
-            optimizer.compile(dspy.Predict("question -> answer"), trainset=cases(20), valset=cases(20, 20))
+            optimizer.compile(program(), trainset=cases(20), valset=cases(20, 20))
     assert len(watching.read) >= ROLLOUTS
     if memo is None:  # asked again for the text, in another thread and much later
         assert set(rollouts(watching)) == set(served_rollouts(server))
