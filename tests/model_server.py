@@ -77,6 +77,7 @@ class ModelServer:
                     status, answer = refusal.status, {"error": {"message": "refused", "type": "refused"}}
                 data = json.dumps(answer).encode()
                 self.send_response(status)
+                self.send_header("Retry-After", "0")  # else a client waits for a second before it asks again
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()

@@ -1,0 +1,497 @@
+"""`llm`: which model it asks, how, on whose bill, and what its failures are."""
+
+import asyncio
+import base64
+import copy
+import logging
+import math
+import threading
+
+import cloudpickle
+import dspy
+import gepa
+import pytest
+from gepa.image import Image
+from gepa.optimize_anything import EngineConfig, GEPAConfig, ReflectionConfig, optimize_anything
+from PIL import Image as PillowImage
+
+from skynet import llm
+from skynet_adapters import (
+    DataError,
+    DefinitionError,
+    Metric,
+    MetricError,
+    as_dspy_metric,
+    as_gepa_adapter,
+    as_gepa_evaluator,
+    as_reflection_lm,
+    models,
+    set_models,
+)
+from skynet_adapters.deadline import wait_within
+
+from .model_server import ModelServer, RefusedError, in_fields, text_of
+from .scripted import answering, examples
+
+
+def saying(text):
+    return lambda messages: text
+
+
+def asking(input, output, expected=None):
+    verdict = llm("Answer PASS or FAIL.", input=output)
+    return float(verdict.startswith("PASS")), {"feedback": verdict}
+
+
+@pytest.fixture(autouse=True)
+def _no_models_of_the_process():
+    yield
+    set_models()
+
+
+# --- which model ------------------------------------------------------------------------------------
+
+
+def test_without_a_model_the_error_says_how_to_choose_one():
+    with pytest.raises(
+        DefinitionError, match=r"as_dspy_metric\(score, metric_lm=.*with models\(.* set_models\("
+    ):
+        llm("Is it right?")
+
+
+def test_the_program_s_model_is_never_asked_in_its_place():
+    program_lm = answering(lambda question: "A")
+    metric = as_dspy_metric(asking, stop_after=None)
+    with dspy.context(lm=program_lm):
+        dspy.Evaluate(devset=examples(3), metric=metric)(dspy.Predict("question -> answer"))
+    assert len(metric.failures) == 3
+    assert "llm() has no model to ask" in next(iter(metric.failures)).text
+    assert len(program_lm.prompts) == 3
+
+
+def test_the_metric_model_goes_before_the_reflection_model_wherever_each_was_chosen():
+    set_models(metric_lm=saying("the process's metric model"))
+    with models(reflection_lm=saying("the block's reflection model")):
+        assert llm("Who?") == "the process's metric model"
+        with models(metric_lm=saying("the block's metric model")):
+            assert llm("Who?") == "the block's metric model"
+    set_models(reflection_lm=saying("the process's reflection model"))
+    assert llm("Who?") == "the process's reflection model"
+    with models(reflection_lm=saying("the block's reflection model")):
+        assert llm("Who?") == "the block's reflection model"
+
+
+def test_an_inner_block_keeps_what_it_does_not_choose():
+    with models(metric_lm=saying("outer")), models(reflection_lm=saying("inner")):
+        assert llm("Who?") == "outer"
+
+
+@pytest.mark.parametrize("option", ["metric_lm", "reflection_lm"])
+def test_an_adapter_s_own_model_goes_before_the_block_s(option):
+    expected = {"output": "A", "expected": {"answer": "A"}}
+    metric = as_dspy_metric(asking, **{option: saying("PASS own")})
+    adapter = as_gepa_adapter(
+        asking, lambda artifact, input: "A", artifact="x", **{option: saying("PASS own")}
+    )
+    evaluator = as_gepa_evaluator(asking, **{option: saying("PASS own")})
+    with models(**{option: saying("FAIL block")}), adapter:
+        [example] = examples(1)
+        assert metric(example, dspy.Prediction(answer=expected["output"])).feedback.startswith("PASS own")
+        assert adapter.evaluate([{"input": {}}], adapter.seed_candidate).scores == [1.0]
+        assert evaluator("an artifact")[0] == 1.0
+
+
+def test_a_block_reaches_dspy_s_worker_threads():
+    metric = as_dspy_metric(asking)
+    with dspy.context(lm=answering(lambda question: "A")), models(metric_lm=saying("PASS")):
+        result = dspy.Evaluate(devset=examples(20), metric=metric, num_threads=8)(
+            dspy.Predict("question -> answer")
+        )
+    assert result.score == 100
+
+
+def test_a_model_can_be_chosen_by_its_name(monkeypatch):
+    with ModelServer(saying("PASS")) as server:
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_BASE", server.url)
+        with models(metric_lm="openai/gpt-4.1-mini"):
+            assert llm("Answer by name.") == "PASS"
+    assert [call.model for call in server.served] == ["gpt-4.1-mini"]
+
+
+@pytest.mark.parametrize("wrong", [3, "", dspy.LM, ["openai/gpt-4o"]])
+def test_what_is_no_model_is_refused_where_it_is_chosen(wrong):
+    with pytest.raises(DefinitionError, match=r"metric_lm=.* must be a dspy\.LM, a model's name"):
+        set_models(metric_lm=wrong)
+    with pytest.raises(DefinitionError, match="reflection_lm="), models(reflection_lm=wrong):
+        pass
+    with pytest.raises(DefinitionError, match="metric_lm="):
+        as_dspy_metric(asking, metric_lm=wrong)
+    with pytest.raises(DefinitionError, match="reflection_lm="):
+        as_gepa_evaluator(asking, reflection_lm=wrong)
+
+
+# --- what it is asked -------------------------------------------------------------------------------
+
+
+def asked(*args, **options):
+    seen = []
+    with models(metric_lm=lambda messages: seen.append(messages) or "PASS"):
+        llm(*args, **options)
+    return seen[0]
+
+
+def test_a_prompt_alone_is_the_user_s_and_with_an_input_the_system_s():
+    assert asked("Is 4 right?") == [{"role": "user", "content": "Is 4 right?"}]
+    assert asked("Is it right?", input="4") == [
+        {"role": "system", "content": "Is it right?"},
+        {"role": "user", "content": "4"},
+    ]
+    assert asked("Is it right?", input="")[1] == {"role": "user", "content": ""}
+
+
+def test_data_is_sent_as_json_and_lone_surrogates_are_replaced():
+    assert asked("Right?", input={"café": [1, None]})[1]["content"] == '{"café": [1, null]}'
+    assert "\ud800" not in asked("a\ud800b")[0]["content"]
+
+
+def test_messages_come_before_the_user_s():
+    earlier = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    assert asked("Right?", messages=earlier) == [*earlier, {"role": "user", "content": "Right?"}]
+    assert asked("Judge.", input="5", messages=earlier) == [
+        {"role": "system", "content": "Judge."},
+        *earlier,
+        {"role": "user", "content": "5"},
+    ]
+    assert asked(messages=earlier) == earlier
+
+
+def test_nothing_to_ask_is_an_error():
+    with pytest.raises(DefinitionError, match="was asked nothing"):
+        asked()
+
+
+PNG = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+URL = f"data:image/png;base64,{base64.b64encode(PNG).decode()}"
+
+
+def test_images_of_every_kind_arrive_as_image_parts(tmp_path):
+    path = tmp_path / "dot.png"
+    path.write_bytes(PNG)
+    pillow = PillowImage.open(path)
+    kinds = [
+        URL,
+        "https://example.com/dot.png",
+        path,
+        str(path),
+        PNG,
+        Image(url=URL),
+        Image(path=str(path)),
+        Image(base64_data=base64.b64encode(PNG).decode(), media_type="image/png"),
+        dspy.Image(URL),
+        pillow,
+    ]
+    [message] = asked("What is it?", images=kinds)
+    text, *parts = message["content"]
+    urls = [part["image_url"]["url"] for part in parts]
+    assert text == {"type": "text", "text": "What is it?"}
+    assert urls[1] == "https://example.com/dot.png"
+    assert [url for url in urls[:-1] if url != URL] == [urls[1]]
+    assert urls[-1].startswith("data:image/png;base64,")  # written anew by Pillow
+    assert asked("What?", images=URL)[0]["content"][1]["image_url"]["url"] == URL
+
+
+@pytest.mark.parametrize(("wrong", "said"), [(3, "is no image"), ("nowhere.png", "cannot be read")])
+def test_what_is_no_image_is_named(wrong, said):
+    with pytest.raises(DataError, match=said):
+        asked("What is it?", images=[wrong])
+
+
+def test_an_image_reaches_a_model_through_the_real_client():
+    seen = []
+    with (
+        ModelServer(lambda messages: seen.append(messages) or "A dot.") as server,
+        models(metric_lm=server.lm()),
+    ):
+        assert llm("What is it?", images=Image(url=URL)) == "A dot."
+    assert seen[0][-1]["content"][1]["image_url"]["url"] == URL
+
+
+# --- what it answers --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "answer", ["PASS", ["PASS"], [{"text": "PASS", "reasoning_content": "hm"}], {"text": "PASS"}]
+)
+def test_a_text_in_any_form_that_models_give_it_is_unpacked(answer):
+    with models(metric_lm=saying(answer)):
+        assert llm("Right?") == "PASS"
+
+
+@pytest.mark.parametrize("answer", ["", "  \n", None, [], [None], 3, {"verdict": "PASS"}])
+def test_an_answer_that_is_no_text_is_the_judge_s_failure(answer):
+    with (
+        models(metric_lm=saying(answer)),
+        pytest.raises(MetricError, match=r"metric model '.*' gave .*not a text"),
+    ):
+        llm("Right?")
+
+
+def test_a_failure_of_the_provider_is_a_failure_of_the_judge_and_no_wrong_answer():
+    def refuse(messages):
+        raise RefusedError(401)
+
+    with ModelServer(refuse) as server:
+        metric = Metric(asking)
+        with models(metric_lm=server.lm()):
+            score = metric.score_case({}, "A")
+    assert isinstance(score.error, MetricError)
+    assert "the metric model 'openai/gpt-4o-mini' failed: LMAuthError" in str(score.error)
+    assert "line" in str(score.error)
+    assert "in asking" in str(score.error)
+
+
+def test_the_reflection_model_that_fails_in_its_place_is_called_so():
+    def broken(messages):
+        raise ConnectionError("gone")
+
+    with (
+        models(reflection_lm=broken),
+        pytest.raises(
+            MetricError,
+            match="reflection model, asked since no metric model was chosen, 'broken' failed: Connection",
+        ),
+    ):
+        llm("Right?")
+
+
+def test_a_provider_that_fails_at_first_is_asked_again():
+    attempts = iter([500, 429])
+
+    def at_last(messages):
+        status = next(attempts, None)
+        if status is not None:
+            raise RefusedError(status)
+        return "PASS"
+
+    with ModelServer(at_last) as server, models(metric_lm=server.lm(num_retries=2)):
+        assert llm("Right?") == "PASS"
+    assert server.refused == 2
+
+
+# --- the bill, and the program's own books ----------------------------------------------------------
+
+
+def test_the_bill_is_what_the_server_served_and_cached_answers_cost_nothing():
+    metric = Metric(asking)
+    with (
+        ModelServer(lambda messages: "PASS " + text_of(messages)) as server,
+        models(metric_lm=server.lm(cache=True)),
+    ):
+        for number in [*range(10), *range(10)]:
+            metric.score_case({}, f"an answer of its own {number}")
+    bill = metric.bill
+    assert (bill.calls, bill.cached_calls, bill.unpriced_calls) == (20, 10, 0)
+    assert bill.input_tokens == sum(call.input_tokens for call in server.served)
+    assert bill.output_tokens == sum(call.output_tokens for call in server.served)
+    assert math.isclose(bill.usd, sum(call.cost for call in server.served))
+
+
+def test_calls_of_unknown_price_are_counted_on_the_bill():
+    metric = Metric(asking)
+    with models(metric_lm=saying("PASS")):
+        metric.score_case({}, "A")
+    with models(metric_lm=answering(lambda question: "PASS")):
+        metric({}, "A")
+    assert (metric.bill.calls, metric.bill.unpriced_calls, metric.bill.usd) == (2, 2, 0.0)
+    assert "2 of unknown price" in repr(metric.bill)
+
+
+def test_a_reflection_model_of_gepa_is_on_the_bill_with_its_figures():
+    metric = Metric(asking)
+    with ModelServer(saying("PASS")) as server, models(reflection_lm=as_reflection_lm(server.lm())):
+        metric.score_case({}, "A")
+    assert math.isclose(metric.bill.usd, server.served[0].cost)
+    assert metric.bill.calls == 1
+
+
+def test_a_metric_inside_of_a_metric_pays_itself():
+    inner = Metric(asking)
+
+    def outer(input, output, expected=None):
+        llm("And you?")
+        return inner.score_case(input, output).value, {"feedback": "Both."}
+
+    metric = Metric(outer)
+    with models(metric_lm=saying("PASS")):
+        metric.score_case({}, "A")
+    assert (metric.bill.calls, inner.bill.calls) == (1, 1)
+
+
+def test_a_copied_metric_begins_with_an_empty_bill():
+    metric = Metric(asking)
+    with models(metric_lm=saying("PASS")):
+        metric.score_case({}, "A")
+    assert copy.deepcopy(metric).bill.calls == 0
+
+
+def test_its_calls_enter_neither_trace_nor_usage_nor_history_of_a_program():
+    class Judging(dspy.Module):
+        def forward(self, question):
+            llm("Right?", input=question)
+            return dspy.Prediction(answer="A")
+
+    program = Judging()
+    with (
+        ModelServer(saying("PASS")) as server,
+        models(metric_lm=server.lm()),
+        dspy.context(trace=[], track_usage=True),
+    ):
+        answer = program(question="2 + 2?")
+        assert dspy.settings.trace == []
+    assert len(server.served) == 1
+    assert program.history == []
+    assert not answer.get_lm_usage()
+
+
+# --- threads, loops, saving -------------------------------------------------------------------------
+
+
+def test_an_async_metric_may_ask_and_may_await_the_answer():
+    async def blocking(input, output, expected=None):
+        return asking(input, output)
+
+    async def awaiting(input, output, expected=None):
+        verdicts = await asyncio.gather(*(asyncio.to_thread(llm, "Right?", input=output) for _ in range(4)))
+        return float(verdicts == ["PASS"] * 4), {"feedback": "Judged."}
+
+    with ModelServer(saying("PASS")) as server, models(metric_lm=server.lm()):
+        for function, calls in ((blocking, 1), (awaiting, 4)):
+            metric = Metric(function)
+            score = metric.score_case({}, "A")
+            assert (score.value, score.error, metric.bill.calls) == (1.0, None, calls)
+
+
+def test_an_async_model_is_awaited_inside_of_an_async_metric_too():
+    async def model(messages):
+        await asyncio.sleep(0)
+        return "PASS"
+
+    async def score(input, output, expected=None):
+        return asking(input, output)
+
+    with models(metric_lm=model):
+        assert Metric(score).score_case({}, "A").value == 1.0
+        assert wait_within(5.0, asyncio.sleep(0, "the loop goes on")) == "the loop goes on"
+
+
+def test_a_thread_of_the_metric_s_own_that_gets_the_context_asks_the_same_model():
+    import contextvars
+
+    def score(input, output, expected=None):
+        said = []
+        context = contextvars.copy_context()
+        thread = threading.Thread(target=context.run, args=(lambda: said.append(llm("Right?")),))
+        thread.start()
+        thread.join()
+        return 1.0, {"feedback": said[0]}
+
+    metric = Metric(score)
+    with models(metric_lm=saying("PASS")):
+        assert metric.score_case({}, "A").feedback == "PASS"
+    assert metric.bill.calls == 1
+
+
+def test_models_stay_behind_when_an_adapter_is_saved_and_it_says_so(caplog):
+    adapter = as_gepa_adapter(
+        asking, lambda artifact, input: "A", artifact="x", metric_lm=dspy.LM("openai/gpt-4o-mini")
+    )
+    metric = as_dspy_metric(asking, reflection_lm=dspy.LM("openai/gpt-4o-mini", api_key="a secret"))
+    with caplog.at_level(logging.WARNING):
+        for made in (adapter, metric):
+            saved = cloudpickle.dumps(made)
+            assert b"a secret" not in saved
+            cloudpickle.loads(saved)
+    assert len([record for record in caplog.records if "is not saved with it" in record.message]) == 2
+
+
+# --- the example metric, in every run ---------------------------------------------------------------
+
+
+def judged(messages):
+    text = text_of(messages)
+    if "Answer PASS or FAIL" in text:
+        return "PASS. It is right." if "Answer: yes" in text else "FAIL. It is not."
+    if "new_instruction" in text:
+        return '{"new_instruction": "Say yes."}'
+    if "Your task is to write a new instruction" in text or "```" in text:
+        return "```\nSay yes.\n```"
+    return in_fields(answer="yes" if "Say yes." in text else "no")(messages)
+
+
+@pytest.fixture
+def judging_server():
+    with ModelServer(judged) as server:
+        yield server
+
+
+@pytest.mark.shared
+def test_the_judge_runs_unchanged_in_evaluate(shared_metric, judging_server):
+    metric = as_dspy_metric(shared_metric("model_judge"), metric_lm=judging_server.lm("openai/gpt-4.1-mini"))
+    program = dspy.Predict(dspy.Signature("question -> answer", "Say yes."))
+    with dspy.context(lm=judging_server.lm()):
+        result = dspy.Evaluate(devset=examples(10), metric=metric)(program)
+    assert result.score == 100
+    assert len(judging_server.of("gpt-4.1-mini")) == metric.metric.bill.calls == 10
+
+
+@pytest.mark.shared
+def test_the_judge_runs_unchanged_in_dspy_gepa(shared_metric, judging_server):
+    lm = judging_server.lm("openai/gpt-4.1-mini")
+    metric = as_dspy_metric(shared_metric("model_judge"), reflection_lm=lm)
+    optimizer = dspy.GEPA(metric=metric, max_metric_calls=40, reflection_lm=lm)
+    with dspy.context(lm=judging_server.lm()):
+        best = optimizer.compile(dspy.Predict("question -> answer"), trainset=examples(5), valset=examples(5))
+    assert best.signature.instructions == "Say yes."
+    assert metric.metric.calls == metric.metric.bill.calls
+    assert len(metric.failures) == 0
+
+
+@pytest.mark.shared
+def test_the_judge_runs_unchanged_in_gepa_optimize_and_optimize_anything(shared_metric, judging_server):
+    lm = judging_server.lm()
+
+    def run(artifact, input):
+        return "yes" if artifact == "Say yes." else "no"
+
+    data = [{"input": {"question": f"case-{number}?"}} for number in range(5)]
+    reflection = as_reflection_lm(lm)
+    with as_gepa_adapter(
+        shared_metric("model_judge"), run, artifact="Say something.", reflection_lm=lm
+    ) as adapter:
+        result = gepa.optimize(
+            adapter.seed_candidate,
+            trainset=data,
+            valset=data,
+            adapter=adapter,
+            reflection_lm=reflection,
+            max_metric_calls=30,
+        )
+    assert adapter.artifact(result.best_candidate) == "Say yes."
+    assert adapter.metric.bill.calls == adapter.metric.calls > 0
+    assert len(adapter.metric.failures) == 0
+    with as_gepa_evaluator(shared_metric("model_judge"), run, metric_lm=lm) as evaluator:
+        found = optimize_anything(
+            "Say something.",
+            evaluator=evaluator,
+            dataset=data,
+            config=GEPAConfig(
+                engine=EngineConfig(max_metric_calls=30),
+                reflection=ReflectionConfig(reflection_lm=reflection),
+            ),
+        )
+    assert found.best_candidate == "Say yes."
+    assert evaluator.metric.bill.calls == evaluator.metric.calls > 0
