@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from .load import fingerprint
     from .measure import Bill, Observation, ServiceCost, observation, observed, service_cost
     from .metric import Metric
+    from .reward import RewardSpec
     from .score import Score
 
 _MODULE_OF = {
@@ -95,6 +96,7 @@ _MODULE_OF = {
     "Failure": "failures",
     "Failures": "failures",
     "Metric": "metric",
+    "RewardSpec": "reward",
     "Score": "score",
 }
 
@@ -113,6 +115,7 @@ __all__ = [
     "MetricTimeoutError",
     "Observation",
     "ProgramFailedError",
+    "RewardSpec",
     "Score",
     "ServiceCost",
     "SkynetAdaptersError",
