@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         optimize_artifact,
     )
     from .llm import models, set_models
-    from .load import fingerprint
+    from .load import fingerprint, load_metric
     from .measure import Bill, Observation, ServiceCost, observation, observed, service_cost
     from .metric import Metric
     from .reward import RewardSpec
@@ -84,6 +84,7 @@ _MODULE_OF = {
     "ProgramFailedError": "errors",
     "SkynetAdaptersError": "errors",
     "fingerprint": "load",
+    "load_metric": "load",
     "models": "llm",
     "set_models": "llm",
     "measuring": "dspy",
@@ -134,6 +135,7 @@ __all__ = [
     "from_examples",
     "load_artifact",
     "load_cases",
+    "load_metric",
     "measuring",
     "models",
     "observation",

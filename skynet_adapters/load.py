@@ -1,20 +1,29 @@
-"""What a metric is made of, as a fingerprint."""
+"""A metric's file as a `Metric`, and what a metric is made of, as a fingerprint."""
 
 import ast
 import copyreg
+import difflib
+import importlib.util
 import inspect
 import itertools
+import os
+import re
 import sysconfig
+import traceback
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from types import CodeType
-from typing import Any, cast
+from types import CodeType, ModuleType
+from typing import Any, Unpack, cast
 
+from .errors import DefinitionError
 from .memo import content_key
-from .metric import Metric, ScoreFunction
+from .metric import Metric, ScoreFunction, as_metric
+from .options import MetricOptions
+from .score import clean_text, shown
+from .sibling_imports import PACKAGE_PREFIX, import_apart
 
-__all__ = ["fingerprint"]
+__all__ = ["fingerprint", "load_metric"]
 
 
 def fingerprint(score: ScoreFunction | Metric) -> str:
@@ -200,3 +209,181 @@ def _imported(source: bytes, folder: Path) -> Iterator[Path]:
                 target = target / part
                 yield target.with_name(f"{target.name}.py")
                 yield target / "__init__.py"
+
+
+# --- a metric's file -------------------------------------------------------------------------------
+
+
+def load_metric(path: str | os.PathLike[str], **options: Unpack[MetricOptions]) -> Metric:
+    """Make a `Metric` of the function `score` in a file.
+
+    The file can import the files and packages beside it, also late, from inside a function; those
+    stay apart from every other module, so two folders may have files of the same name. A module that
+    the program has imported already is the same one to the metric. Each call reads the files anew,
+    and gives a metric that shares nothing with an earlier one.
+
+    A metric that was loaded goes to another process by value (cloudpickle), with what its functions
+    refer to. What they import only when they run has to be importable there.
+
+    Args:
+        path: A Python file, such as `metric.py`. A `REWARD_SPEC` in it is checked too.
+        **options: Those of `Metric`.
+
+    Returns:
+        The metric, named after its file.
+
+    Raises:
+        DefinitionError: There is no such file, it cannot be read or executed, it has no usable
+            `score`, its `REWARD_SPEC` is wrong, or an option is. Names file, line and mend.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "metric.py")
+        ...     _ = path.write_text('def score(input, output): return 1.0, {"feedback": "Fine."}')
+        ...     metric = load_metric(path)
+        >>> metric({"text": "hi"}, "hello")
+        (1.0, {'feedback': 'Fine.'})
+    """
+    file = Path(path)
+    source = _read_source(file)
+    module = _executed(file)
+    if "REWARD_SPEC" in vars(module):
+        from .reward import read_reward_spec  # here, since pydantic takes a while to import
+
+        try:
+            read_reward_spec(module.REWARD_SPEC)
+        except DefinitionError as error:
+            raise DefinitionError(f"{_place(file, _line_of(source, 'REWARD_SPEC'))}: {error}") from None
+    score = getattr(module, "score", None)
+    if not callable(score):
+        raise DefinitionError(_no_score(file, source, module))
+    try:
+        return as_metric(score, **options)
+    except DefinitionError as error:
+        if isinstance(score, Metric):
+            raise
+        raise DefinitionError(f"{_place(file, _line_of(source, 'score'))}: {error}") from None
+
+
+def _read_source(file: Path) -> str:
+    """Read and compile the file only to say what is wrong with it; Python reads it again."""
+    if file.is_dir():
+        inside = f", such as {file / 'metric.py'}" if (file / "metric.py").is_file() else ""
+        raise DefinitionError(f"{file}: this is a folder; give the metric's file in it{inside}")
+    if file.suffix != ".py":
+        raise DefinitionError(f"{file}: a metric is a Python file; give one whose name ends in .py")
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise DefinitionError(f"{file}: there is no such file{_near_files(file)}") from None
+    except OSError as error:
+        raise DefinitionError(f"{file}: it cannot be read ({error.strerror})") from None
+    try:
+        source = importlib.util.decode_source(content)
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise DefinitionError(f"{_undecodable(file, content, error)}; save the file as UTF-8") from None
+    try:
+        compile(source, str(file), "exec", dont_inherit=True)
+    except SyntaxError as error:
+        text = f": {error.text.strip()}" if error.text else ""
+        raise DefinitionError(
+            f"{_place(file, error.lineno)}: this is not valid Python ({error.msg}){text}"
+        ) from None
+    except ValueError as error:  # NULs, up to Python 3.11
+        raise DefinitionError(f"{file}: this is not Python source ({error}); save it as UTF-8") from None
+    return source
+
+
+def _undecodable(file: Path, content: bytes, error: SyntaxError | UnicodeDecodeError) -> str:
+    try:
+        content.decode()
+    except UnicodeDecodeError as wrong:
+        line = content.count(b"\n", 0, wrong.start) + 1
+        return f"{_place(file, line)}: this is not UTF-8"
+    return f"{file}: its coding comment is wrong ({error})"
+
+
+def _executed(file: Path) -> ModuleType:
+    file = file.resolve()
+    try:
+        return import_apart(file)
+    except KeyboardInterrupt:
+        raise
+    except DefinitionError as error:  # our own, of `import skynet`
+        raise DefinitionError(f"{file}: {error}") from None
+    except BaseException as error:  # a SystemExit of the file too
+        raise DefinitionError(_what_it_raised(file, error)) from None
+
+
+def _what_it_raised(file: Path, error: BaseException) -> str:
+    if isinstance(error, SyntaxError) and error.filename:  # in a file beside it
+        place = _place(Path(error.filename), error.lineno)
+        return f"{place}: this is not valid Python ({error.msg}), and {file.name} imports it"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".py")]
+    own = [frame for frame in frames if Path(frame.filename).is_relative_to(file.parent)]
+    inside = [frame for frame in own if not _is_installed(frame.filename)]
+    frame = inside[-1] if inside else None
+    place = _place(Path(frame.filename), frame.lineno) if frame else str(file)
+    line = f" at `{frame.line}`" if frame and frame.line else ""
+    said = re.sub(rf"{re.escape(PACKAGE_PREFIX)}\d+\.", "", clean_text(str(error), 500))
+    mend = "mend that line; it runs when the file is loaded"
+    if isinstance(error, ModuleNotFoundError):
+        mend = f"install that package, or put its file beside {file.name}"
+    elif isinstance(error, SystemExit):
+        mend = 'put what is for the command line under `if __name__ == "__main__":`'
+    return f"{place}: it raised {type(error).__name__}{': ' if said else ''}{said}{line}; {mend}"
+
+
+def _no_score(file: Path, source: str, module: ModuleType) -> str:
+    if "score" in vars(module):
+        return (
+            f"{_place(file, _line_of(source, 'score'))}: `score` is {shown(module.score)}, no function; "
+            "write it as def score(input, output, expected=None)"
+        )
+    defined = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isroutine(value) and getattr(value, "__module__", None) == module.__name__
+    ]
+    lower = {name.lower(): name for name in reversed(defined)}
+    near = [lower[name] for name in difflib.get_close_matches("score", lower, n=1, cutoff=0.6)]
+    near = near or [name for name in defined if "score" in name.lower() or "metric" in name.lower()][:1]
+    near = near or (defined if len(defined) == 1 else [])
+    if near:
+        place = _place(file, _line_of(source, near[0]))
+        return f"{place}: there is no function `score`; rename {near[0]!r} to it"
+    has = f"; it defines {', '.join(defined[:5])}" if defined else ""
+    return f"{file}: there is no function `score`{has}; write one, def score(input, output, expected=None)"
+
+
+def _near_files(file: Path) -> str:
+    try:
+        names = [other.name for other in file.parent.iterdir() if other.suffix == ".py"]
+    except OSError:
+        return f", and no folder {file.parent}"
+    near = difflib.get_close_matches(file.name, names, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; relative paths begin at {Path.cwd()}" if not file.is_absolute() else ""
+
+
+def _place(file: Path, line: int | None) -> str:
+    return f"{file}, line {line}" if line else str(file)
+
+
+def _line_of(source: str, name: str) -> int | None:
+    """Find the last top-level statement that gives `name` its value."""
+    line = None
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [target.id for target in targets if isinstance(target, ast.Name)]
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = [alias.asname or alias.name for alias in node.names]
+        else:
+            continue
+        line = node.lineno if name in names else line
+    return line
