@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .artifacts import load_artifact, save_artifact, to_artifact, to_candidate
     from .cases import Case, Split, load_cases, split
+    from .contract import check_contract
+    from .contract_report import Check, ContractReport
     from .dspy import (
         as_dspy_metric,
         as_dspy_reward,
@@ -61,6 +63,9 @@ _MODULE_OF = {
     "check_gepa_run": "gepa",
     "check_run_dir": "gepa",
     "optimize_artifact": "gepa",
+    "Check": "contract_report",
+    "ContractReport": "contract_report",
+    "check_contract": "contract",
     "Case": "cases",
     "Split": "cases",
     "load_cases": "cases",
@@ -104,6 +109,8 @@ _MODULE_OF = {
 __all__ = [
     "Bill",
     "Case",
+    "Check",
+    "ContractReport",
     "DataError",
     "DefinitionError",
     "Failure",
@@ -127,6 +134,7 @@ __all__ = [
     "as_gepa_dataset",
     "as_gepa_evaluator",
     "as_reflection_lm",
+    "check_contract",
     "check_examples",
     "check_gepa_run",
     "check_run_dir",

@@ -78,6 +78,13 @@ class Failures:
                 self._kept.append(failure)
             return self._count
 
+    def clear(self) -> None:
+        """Forget all and count from 0 again."""
+        with self._lock:
+            self._count = 0
+            self.kinds.clear()
+            self._kept.clear()
+
 
 def closing_warning(name: str, failures: Failures) -> None:
     """Say at the end how many cases have no judgement, where more than the first, named one do."""

@@ -158,6 +158,18 @@ def checked_models(metric_lm: Any = None, reflection_lm: Any = None) -> Models:
     return Models(metric_lm, reflection_lm)
 
 
+def chosen_models() -> Models:
+    """Give the models that were chosen for where this is called, by a block or for the process.
+
+    Example:
+        >>> with models(metric_lm="openai/gpt-4.1-mini"):
+        ...     chosen_models().metric_lm
+        'openai/gpt-4.1-mini'
+    """
+    block = _chosen_for_block()
+    return Models(*(_for_process[at] if model is None else model for at, model in enumerate(block)))
+
+
 def _chosen_for_block() -> Models:
     chosen = _for_block.get()
     if chosen is None:  # DSPy's worker threads inherit no context variables but DSPy's own

@@ -245,6 +245,34 @@ def load_metric(path: str | os.PathLike[str], **options: Unpack[MetricOptions]) 
         >>> metric({"text": "hi"}, "hello")
         (1.0, {'feedback': 'Fine.'})
     """
+    check_metric_options(options)
+    score = load_score(path)
+    try:
+        return as_metric(score, **options)
+    except DefinitionError as error:
+        code = getattr(score, "__code__", None)
+        raise DefinitionError(f"{_place(Path(path), code and code.co_firstlineno)}: {error}") from None
+
+
+def check_metric_options(options: MetricOptions) -> None:
+    """Refuse a wrong option by itself, so that no metric is blamed for it.
+
+    Raises:
+        DefinitionError: One is unknown or cannot work.
+    """
+
+    def score(input: Any, output: Any) -> tuple[float, dict[str, str]]:
+        return 0.0, {"feedback": ""}
+
+    as_metric(score, **options)
+
+
+def load_score(path: str | os.PathLike[str]) -> Any:
+    """Give what a metric's file calls `score`, as `load_metric` does, before it is a `Metric`.
+
+    Raises:
+        DefinitionError: As for `load_metric`, but for signature and options.
+    """
     file = Path(path)
     source = _read_source(file)
     module = _executed(file)
@@ -258,12 +286,7 @@ def load_metric(path: str | os.PathLike[str], **options: Unpack[MetricOptions]) 
     score = getattr(module, "score", None)
     if not callable(score):
         raise DefinitionError(_no_score(file, source, module))
-    try:
-        return as_metric(score, **options)
-    except DefinitionError as error:
-        if isinstance(score, Metric):
-            raise
-        raise DefinitionError(f"{_place(file, _line_of(source, 'score'))}: {error}") from None
+    return score
 
 
 def _read_source(file: Path) -> str:

@@ -2,6 +2,7 @@
 
 import difflib
 import math
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Annotated, Any, NamedTuple, NoReturn, cast
@@ -232,6 +233,15 @@ def _against(name: str, figure: float, unit: str, reference: float) -> _Scored:
 def _plain(figure: float) -> str:
     """Write four digits without an exponent: model costs are small."""
     return f"{Decimal(f'{figure:.4g}'):,f}"
+
+
+def without_figures(feedback: str) -> str:
+    """Take the lines away that `reward` added, which leaves the user's own text."""
+    own = (line for line in feedback.splitlines() if not _FIGURE_LINE.match(line))
+    return "\n".join(own)
+
+
+_FIGURE_LINE = re.compile(r"(Accuracy|Speed|Cost) [\d.e-]+: (.*, reference |not measured)")
 
 
 # --- wrong specs ---------------------------------------------------------------------------------

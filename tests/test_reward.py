@@ -169,7 +169,7 @@ def test_what_was_not_measured_scores_0_and_the_feedback_says_which_and_why(miss
 def test_outside_of_a_run_nothing_is_measured_and_the_feedback_says_so():
     value, info = reward(SPEC, 1.0, "Right.")
     assert value == pytest.approx(0.7)
-    assert info["feedback"].count("not measured: no rollout is judged here") == 2
+    assert info["feedback"].count("not measured: no measured rollout is judged here") == 2
 
 
 def test_a_metric_sees_what_was_measured_for_its_case():

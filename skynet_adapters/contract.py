@@ -1,0 +1,529 @@
+"""`check_contract`: whether a metric does what every target relies on, tried on a few cases."""
+
+import contextlib
+import functools
+import inspect
+import itertools
+import logging
+import math
+import os
+import re
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextvars import ContextVar
+from pathlib import Path
+from typing import Any, Unpack, cast
+
+from .cases import load_cases
+from .contract_report import Check, ContractReport
+from .contract_trial import Judged, Trial
+from .deadline import DeadlineExceededError, call_within
+from .errors import DefinitionError, MetricReturnError, MetricTimeoutError
+from .llm import chosen_models, models
+from .load import check_metric_options, load_score
+from .measure import observation
+from .metric import Metric, ScoreFunction, as_metric
+from .options import MAX_TIMEOUT_SECONDS, MetricOptions
+from .score import shown
+
+__all__ = ["check_contract"]
+
+_MOST_CASES = 3
+_LOAD_SECONDS = 60.0
+
+# What stands for a wrong answer: no word that a feedback could hold by chance.
+_WRONG_TEXT = "???"
+
+
+def check_contract(
+    metric: ScoreFunction | Metric | str | os.PathLike[str],
+    cases: str | os.PathLike[str] | Iterable[Any],
+    run: Callable[..., Any] | None = None,
+    *,
+    artifact: Any = None,
+    metric_lm: Any = None,
+    reflection_lm: Any = None,
+    run_timeout: float | None = 60.0,
+    **options: Unpack[MetricOptions],
+) -> ContractReport:
+    """Try a metric on up to three cases, and say what an optimiser would stumble over.
+
+    The metric is called once for each case, once more to see whether it repeats itself, and up to
+    twice each to find out what a right answer, a wrong one and one of another type score; the report
+    says how often. Nothing that the metric or `run` does is raised here, and none of it is counted in
+    the metric's `failures`.
+
+    Args:
+        metric: The path of a metric's file, a function, or a `Metric`.
+        cases: Cases, or what `load_cases` takes; the first three are tried.
+        run: Gives the output of a case: `run(artifact, input)` when `artifact` is given, such as
+            `program_run(program)`, else `run(input)`; plain or async. `None`: the expected value
+            stands in for the output, and nothing is measured.
+        artifact: What `run` runs, such as `program_artifact(program)`.
+        metric_lm: The model that `skynet.llm` asks, as for `models`. `None`: the one that is chosen
+            where this is called.
+        reflection_lm: The model that will write the candidates; `llm` asks it where there is no
+            metric model. It is not asked for anything else.
+        run_timeout: Seconds that `run` may take for one case; `None`: no limit.
+        **options: Those of `Metric`, for a path or a function.
+
+    Returns:
+        The report. `str()` is a table; `.passed` is false when a check failed.
+
+    Raises:
+        DataError: The cases cannot be read.
+        DefinitionError: An option or `run` cannot work. A metric that cannot is in the report.
+
+    Example:
+        >>> def score(input, output, expected=None):
+        ...     return float(output == expected["label"])
+        >>> report = check_contract(score, [{"input": {"text": "hi"}, "expected": {"label": "a"}}])
+        >>> report.passed, report["Metric return value"].status
+        (False, 'failed')
+    """
+    if not isinstance(metric, Metric):
+        check_metric_options(options)
+    elif options:
+        as_metric(metric, **options)  # which refuses them
+    _check_run(run, artifact)
+    _check_seconds(run_timeout)
+    tried = load_cases(cases)[:_MOST_CASES]
+    with models(metric_lm=metric_lm, reflection_lm=reflection_lm), _quiet():
+        name, loaded, found = _loaded(metric, options)
+        if found is None:
+            checks = [*loaded, *(_untried(check) for check in _LATER)]
+            return ContractReport(name, tuple(checks), (), 0, "")
+        trial = Trial(found, tried, run, artifact, run_timeout)
+        trial.judge_cases()
+        checks = [*loaded, *_checks(trial)]
+        found.failures.clear()  # so that no closing warning tells what the report says
+        outputs = "the outputs of run" if trial.has_run else "the expected values as outputs"
+        return ContractReport(name, tuple(checks), tuple(case.id for case in tried), found.calls, outputs)
+
+
+# Every check after "Loads" and "Signature", in the order of the report.
+_LATER = (
+    "Metric return value",
+    "Named scores",
+    "Time",
+    "Deterministic",
+    "Right above wrong",
+    "Score range",
+    "Typed outputs",
+    "Feedback",
+    "Models",
+    "Measurements",
+)
+
+
+# --- before any call -----------------------------------------------------------------------------
+
+
+def _check_run(run: Any, artifact: Any) -> None:
+    if run is None:
+        if artifact is not None:
+            raise DefinitionError("artifact= was given without run=; give run(artifact, input) too")
+        return
+    if not callable(run):
+        raise DefinitionError(f"run={shown(run, with_type=False)} cannot be used: it must be a function")
+    given = "input" if artifact is None else "artifact, input"
+    try:
+        signature = inspect.signature(run)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return
+    try:
+        signature.bind(*given.split(", "))
+    except TypeError:
+        mend = "" if artifact is not None else "; for a run(artifact, input) pass artifact= too"
+        raise DefinitionError(
+            f"run is called as run({given}) here, and its signature is {signature}{mend}"
+        ) from None
+
+
+def _check_seconds(seconds: Any) -> None:
+    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
+        raise DefinitionError(
+            f"run_timeout={shown(seconds, with_type=False)} cannot be used: it must be a finite number of "
+            "seconds above 0, or None for no limit"
+        )
+
+
+def _loaded(metric: Any, options: MetricOptions) -> tuple[str, list[Check], Metric | None]:
+    """Load the metric; gives its name, the checks "Loads" and "Signature", and a `Metric` to try."""
+    if isinstance(metric, str | os.PathLike):
+        path = Path(cast("str | os.PathLike[str]", metric))
+        name = path.stem
+        try:
+            score: Any = call_within(_LOAD_SECONDS, functools.partial(load_score, path))
+        except DefinitionError as error:
+            why, _, mend = str(error).rpartition("; ")
+            return name, [_failed("Loads", why or mend, mend if why else ""), _untried("Signature")], None
+        except DeadlineExceededError:
+            seen = f"{path} was not loaded within {_LOAD_SECONDS:g} s"
+            return name, [_failed("Loads", seen, _MEND_LOADING), _untried("Signature")], None
+        loads = Check("Loads", "passed", f"{path}")
+    else:
+        score = metric
+        loads = Check("Loads", "passed", f"{shown(metric)}" if isinstance(metric, Metric) else "a function")
+    try:
+        made = as_metric(score, **options)
+    except DefinitionError as error:
+        name = str(getattr(score, "__name__", None) or type(score).__name__)
+        why, _, mend = str(error).rpartition("; ")
+        return name, [loads, _failed("Signature", why or mend, mend if why else "")], None
+    state = made.__getstate__()
+    # Every call of a trial is made, counted here alone, and stops nothing.
+    own = state["options"] | {"memo": None, "stop_after": None, "max_failures_in_a_row": None}
+    return (
+        made.name,
+        [loads, Check("Signature", "passed", _signature(made.score))],
+        Metric(state["score"], **own),
+    )
+
+
+_MEND_LOADING = "take out of the file what waits or computes while it is loaded"
+
+
+def _signature(score: Any) -> str:
+    try:
+        return f"{getattr(score, '__name__', type(score).__name__)}{inspect.signature(score)}"
+    except (TypeError, ValueError):
+        return "it has none that Python can show; it is called as score(input, output, expected)"
+
+
+def _failed(name: str, seen: str, mend: str) -> Check:
+    return Check(name, "failed", seen, mend)
+
+
+def _untried(name: str, why: str = "there is no metric to call") -> Check:
+    return Check(name, "not tried", why)
+
+
+# Set while a check runs, in the threads too that call the metric for it.
+_checking: ContextVar[bool] = ContextVar("skynet_adapters_checking", default=False)
+
+
+class _Quiet(logging.Filter):
+    """Keeps from the log what the report says; what others log meanwhile passes."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not _checking.get()
+
+
+@contextlib.contextmanager
+def _quiet() -> Generator[None]:
+    log, quiet = logging.getLogger("skynet_adapters"), _Quiet()
+    log.addFilter(quiet)
+    token = _checking.set(True)
+    try:
+        yield
+    finally:
+        _checking.reset(token)
+        log.removeFilter(quiet)
+
+
+# --- what was seen -------------------------------------------------------------------------------
+
+
+def _checks(trial: Trial) -> list[Check]:
+    """Make every check after "Loads" and "Signature"."""
+    of_judgements = (
+        (_named_scores, "Named scores"),
+        (_deterministic, "Deterministic"),
+        (_right_above_wrong, "Right above wrong"),
+        (_score_range, "Score range"),
+        (_typed_outputs, "Typed outputs"),
+        (_feedback, "Feedback"),
+    )
+    judged = [judged for judged in trial.judged if not judged.failed]
+    checks = {
+        name: check(trial, judged) if judged else _untried(name, "there is no judgement to look at")
+        for check, name in of_judgements
+    }
+    checks |= {
+        "Metric return value": _return_value(trial),
+        "Time": _time(trial),
+        "Models": _models(trial),
+        "Measurements": _measurements(trial),
+    }
+    found = [checks[name] for name in _LATER]
+    return [_run_check(trial), *found] if trial.has_run else found
+
+
+def _run_check(trial: Trial) -> Check:
+    if not trial.lost:
+        return Check("Run", "passed", f"{len(trial.judged)} of {len(trial.cases)} cases have an output")
+    status = "warned" if trial.judged else "failed"
+    mend = "a case without an output is not judged and gets the failure score; mend run for it"
+    return Check("Run", status, "\n".join(trial.lost), mend)
+
+
+def _return_value(trial: Trial) -> Check:
+    name = "Metric return value"
+    if not trial.judged:
+        why = (
+            "no case has an output"
+            if trial.has_run
+            else "no case has an expected value, and run= is not given"
+        )
+        mend = "mend run" if trial.has_run else "give run=, or cases with an expected value"
+        return Check(name, "not tried", why, mend)
+    faults = [judged for judged in trial.judged if judged.failed]
+    if not faults:
+        values = ", ".join(f"{judged.score.value:g}" for judged in trial.judged)
+        return Check(name, "passed", f"a number and a feedback on every case: {values}")
+    cases_of: dict[str, list[str]] = {}
+    for judged in faults:
+        cases_of.setdefault(_error_text(judged), []).append(repr(judged.case.id))
+    seen = "\n".join(
+        f"case{'s' if len(ids) > 1 else ''} {', '.join(ids)}: {text}" for text, ids in cases_of.items()
+    )
+    if any(isinstance(judged.score.error, MetricReturnError) for judged in faults):
+        mend = 'return a number and a dict with a text: return 0.8, {"feedback": "Close. Missing the date."}'
+    elif _models(trial).status == "failed":
+        mend = "choose a model, see Models"
+    elif trial.has_run:
+        mend = "give every output a score, a poor one too, and say in the feedback what is wrong with it"
+    else:
+        mend = (
+            "the output was the expected value here; where real outputs look otherwise, give run= "
+            "to have those judged"
+        )
+    return _failed(name, seen, mend)
+
+
+def _error_text(judged: Judged) -> str:
+    text = str(judged.score.error)
+    return text.rpartition("; ")[0] or text if isinstance(judged.score.error, MetricReturnError) else text
+
+
+def _named_scores(trial: Trial, judged: list[Judged]) -> Check:
+    name = "Named scores"
+    names = list(dict.fromkeys(itertools.chain.from_iterable(one.score.scores for one in judged)))
+    if not names:
+        return Check(name, "passed", "it gives none")
+    lacking = [
+        f"case {one.case.id!r} lacks {', '.join(missing)}"
+        for one in judged
+        if (missing := [other for other in names if other not in one.score.scores])
+    ]
+    if lacking:
+        mend = "give every name on every case, 0.0 too; what a case lacks counts as the failure score"
+        return Check(name, "warned", "; ".join(lacking), mend)
+    return Check(name, "passed", f"{', '.join(names)} on every case")
+
+
+def _time(trial: Trial) -> Check:
+    calls = [one for one in (*trial.judged, trial.right, trial.again, trial.wrong) if one is not None]
+    if not calls:
+        return _untried("Time", "the metric was not called")
+    slowest, limit = max(one.seconds for one in calls), trial.metric.timeout
+    late = [one for one in calls if isinstance(one.score.error, MetricTimeoutError)]
+    mend = f"make it quicker, or raise timeout= (at most {MAX_TIMEOUT_SECONDS:g} s)"
+    if late:
+        return _failed("Time", f"case {late[0].case.id!r}: no answer within {limit:g} s", mend)
+    if limit is None:
+        seen = f"{_seconds(slowest)} at most, and timeout=None: nothing ends a call that hangs"
+        return Check("Time", "warned", seen, "set timeout= unless the metric needs the caller's own thread")
+    seen = f"{_seconds(slowest)} at most, of {limit:g} s"
+    return Check("Time", "warned", seen, mend) if slowest > limit / 2 else Check("Time", "passed", seen)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 0.1 else "under 0.1 s"
+
+
+def _deterministic(trial: Trial, judged: list[Judged]) -> Check:
+    name = "Deterministic"
+    first, again = judged[0], cast("Judged", trial.again)
+    case = f"case {first.case.id!r}"
+    if again.failed:
+        return _failed(
+            name, f"{case}, asked again: {again.score.error}", "give the same output the same score"
+        )
+    if first.score.value == again.score.value and dict(first.score.scores) == dict(again.score.scores):
+        other = "" if first.score.feedback == again.score.feedback else ", in other words"
+        return Check(name, "passed", f"{case} has the same score when it is asked again{other}")
+    seen = f"{case} scored {first.score.value:g} and then {again.score.value:g}"
+    if first.score.value == again.score.value:
+        seen = f"{case} has other named scores when it is asked again"
+    mend = "ask the judge at temperature 0; take chance, clocks and state out of the metric"
+    return Check(name, "warned", seen, mend)
+
+
+def _right_above_wrong(trial: Trial, judged: list[Judged]) -> Check:
+    name = "Right above wrong"
+    right, wrong = trial.right, trial.wrong
+    if right is None:
+        return _untried(name, "no case has an expected value")
+    if right.failed:
+        return _untried(name, f"the expected value as output has no score: {right.score.error}")
+    wrong = cast("Judged", wrong)
+    answers = f"{_quoted(right.output)} scores {right.score.value:g}"
+    if wrong.failed:
+        seen = f"{answers}; the wrong answer {_quoted(wrong.output)} has no score: {wrong.score.error}"
+        return Check(name, "warned", seen, "give a poor answer a low score and a feedback, not an exception")
+    seen = f"{answers}, the wrong answer {_quoted(wrong.output)} {wrong.score.value:g}"
+    if right.score.value > wrong.score.value:
+        return Check(name, "passed", seen)
+    if right.score.value < wrong.score.value:
+        return _failed(name, seen, "optimisers raise the score; turn it round, so that more is better")
+    if not right.below(trial.metric.success_threshold):
+        return Check(
+            name, "warned", seen, "a wrong answer that scores as well as the right one teaches nothing"
+        )
+    mend = (
+        "compare with the value in expected, a dict by column, as in expected['label']; where an output "
+        "never looks like the expected value, this check does not apply"
+    )
+    return Check(name, "warned", seen, mend)
+
+
+def _score_range(trial: Trial, judged: list[Judged]) -> Check:
+    name = "Score range"
+    probes = [one for one in (trial.right, trial.wrong) if one is not None and not one.failed]
+    values = [one.score.value for one in (*judged, *probes)]
+    low, high = min(values), max(values)
+    seen = f"{low:g} to {high:g}" if low < high else f"{low:g}"
+    mend = "pass score_range=(low, high), which normalises, or divide by the highest score"
+    if high > 1.0:
+        why = "from 1 up, GEPA (perfect_score=1) takes an answer as perfect and proposes nothing"
+        return Check(name, "warned", f"{seen}; {why}", mend)
+    if low < 0.0:
+        why = f"a case that fails (failure_score={trial.metric.failure_score:g}) may beat a poor answer"
+        return Check(name, "warned", f"{seen}; {why}", mend)
+    return Check(name, "passed", seen)
+
+
+def _typed_outputs(trial: Trial, judged: list[Judged]) -> Check:
+    name = "Typed outputs"
+    mend = (
+        "compare as the type that is meant, as in str(output) == str(expected[...]), or declare the "
+        "output's type in the program"
+    )
+    if trial.has_run:
+        odd = [pair for one in judged for pair in _odd_pairs(one.output, one.case.expected)]
+        if odd:
+            output, value = odd[0]
+            seen = f"the output is {shown(output)}, expected holds {shown(value)}: they are never equal"
+            return Check(name, "warned", seen, mend)
+        return Check(name, "passed", "outputs have the types of the expected values")
+    right, twin = trial.right, trial.twin
+    if right is None or right.failed:
+        return _untried(name, "no expected value could be judged")
+    if twin is None:
+        return Check(name, "passed", f"{_quoted(right.output)} looks the same in every type")
+    if not twin.failed and twin.score.value == right.score.value:
+        return Check(name, "passed", f"{_quoted(right.output)} and {_quoted(twin.output)} score alike")
+    said = f"nothing: {twin.score.error}" if twin.failed else f"{twin.score.value:g}"
+    seen = f"{shown(right.output)} scores {right.score.value:g}, {shown(twin.output)} {said}"
+    return Check(name, "warned", seen, f"a program without typed outputs gives texts; {mend}")
+
+
+def _odd_pairs(output: Any, expected: Mapping[str, Any] | None) -> list[tuple[Any, Any]]:
+    """Give outputs beside expected values that say the same in another type."""
+    if not expected:
+        return []
+    outputs: Mapping[str, Any] = cast("Any", output) if isinstance(output, Mapping) else {}
+    pairs = [(outputs[name], value) for name, value in expected.items() if name in outputs]
+    if not isinstance(output, Mapping) and len(expected) == 1:
+        pairs = [(output, next(iter(expected.values())))]
+    return [(given, value) for given, value in pairs if _differ_in_type_only(given, value)]
+
+
+def _differ_in_type_only(output: Any, value: Any) -> bool:
+    texts, values = (output, value) if isinstance(output, str) else (value, output)
+    return (
+        isinstance(texts, str)
+        and isinstance(values, bool | int | float)
+        and texts.strip().lower() == str(values).lower()
+    )
+
+
+def _feedback(trial: Trial, judged: list[Judged]) -> Check:
+    name = "Feedback"
+    wrong = [] if trial.wrong is None or trial.wrong.failed else [trial.wrong]
+    poor = [one for one in (*judged, *wrong) if _is_poor(trial, one)]
+    if not poor:
+        return _untried(name, "no output that was tried is a poor one")
+    useless = [one for one in poor if not _says_something(one)]
+    if useless:
+        texts = list(dict.fromkeys(_own_text(one) or "(nothing)" for one in useless))
+        seen = f"{len(useless)} of {len(poor)} poor outputs: {', '.join(map(_quoted, texts[:3]))}"
+        mend = (
+            "the reflection model writes the next version from it: say what was expected, what came, and "
+            "why, such as \"Expected 'billing', got 'other'. The message mentions a charge.\""
+        )
+        return Check(name, "warned", seen, mend)
+    return Check(name, "passed", _quoted(_own_text(poor[-1])))
+
+
+def _is_poor(trial: Trial, judged: Judged) -> bool:
+    """Tell whether an answer left something to say; of a reward, whether its accuracy did."""
+    accuracy = judged.score.scores.get("accuracy") if "reward" in trial.helpers else None
+    return judged.below(trial.metric.success_threshold) if accuracy is None else accuracy < 1.0
+
+
+def _says_something(judged: Judged) -> bool:
+    """Tell whether a text holds more than a verdict: a quotation, a figure, a word of the case."""
+    text = _own_text(judged)
+    words = set(re.findall(r"\w{2,}", text.lower()))
+    if len(re.findall(r"\w+", text)) >= 8 or re.search(r"\d|'[^']+'|\"[^\"]+\"|“|`[^`]+`", text):
+        return True
+    expected = judged.case.expected or {}
+    named = " ".join(str(value) for value in (judged.output, *expected.values()))
+    return bool(words & set(re.findall(r"\w{2,}", named.lower())))
+
+
+def _own_text(judged: Judged) -> str:
+    from .reward import without_figures  # here, since pydantic takes a while to import
+
+    return without_figures(judged.score.feedback).strip()
+
+
+def _models(trial: Trial) -> Check:
+    name = "Models"
+    asked = trial.metric.bill.calls
+    if "llm" not in trial.helpers and not asked:
+        return Check(name, "passed", "it asks no model through skynet.llm")
+    chosen = chosen_models()
+    judge = chosen.reflection_lm if chosen.metric_lm is None else chosen.metric_lm
+    if judge is None:
+        seen = "it calls llm(), and neither a metric model nor a reflection model is chosen"
+        return _failed(
+            name, seen, 'choose one: metric_lm="openai/gpt-4.1-mini", or set_models(metric_lm=...)'
+        )
+    writer = chosen.reflection_lm
+    if judge is writer or (writer is not None and _model_name(judge) == _model_name(writer)):
+        seen = f"{_model_name(judge)!r} judges, and it also writes the candidates"
+        return Check(name, "warned", seen, "choose another model to judge: metric_lm=...")
+    return Check(name, "passed", f"llm() asks {_model_name(judge)!r}; it was asked {asked} times here")
+
+
+def _model_name(model: Any) -> str:
+    if isinstance(model, str):
+        return model
+    return str(getattr(model, "model", None) or getattr(model, "__name__", None) or type(model).__name__)
+
+
+def _measurements(trial: Trial) -> Check:
+    name = "Measurements"
+    read = sorted(trial.helpers & {"reward", "observation", "service_cost"})
+    if not read:
+        return Check(name, "passed", "it reads none")
+    uses = f"it uses {' and '.join(read)}"
+    measured = next(iter(trial.observations.values()), None) if trial.has_run else observation()
+    if measured is None:
+        return _untried(name, f"{uses}, and no case was run to its end")
+    if measured.time_ms is None:
+        seen = f"{uses}, and nothing was measured, since run= is not given: speed and cost count as 0 here"
+        return Check(name, "warned", seen, "give run= (and artifact=) to have time and cost measured")
+    if measured.cost_usd is None:
+        why = measured.reasons["cost_usd"]
+        seen = f"{uses}; time was measured, {measured.time_ms:,.0f} ms, cost was not: {why}"
+        mend = "where the cost cannot be measured, give it no weight and do not read it"
+        return Check(name, "warned", seen, mend)
+    return Check(name, "passed", f"{uses}; {measured.time_ms:,.0f} ms and {measured.cost_usd:g} US dollars")
+
+
+def _quoted(value: Any) -> str:
+    return shown(value, with_type=False)

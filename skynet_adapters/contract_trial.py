@@ -1,0 +1,218 @@
+"""The calls that the contract check makes: of a run, and of the metric that judges its outputs."""
+
+import contextlib
+import functools
+import json
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+from .cases import Case
+from .copies import protected
+from .deadline import DeadlineExceededError, call_within, wait_within
+from .errors import MetricBroken, MetricError, MetricReturnError, MetricTimeoutError
+from .helpers_used import helpers_used
+from .measure import Observation, rollout
+from .metric import Metric
+from .score import Score
+
+__all__ = ["Judged", "Trial"]
+
+# What stands for a wrong answer: no word that a feedback could hold by chance.
+_WRONG_TEXT = "???"
+
+# Of an expected value with many fields, so many are tried as an output by themselves.
+_MOST_FIELDS = 3
+
+
+class Judged(NamedTuple):
+    """One call of the metric."""
+
+    case: Case
+    output: Any
+    score: Score
+    seconds: float
+
+    @property
+    def failed(self) -> bool:
+        """Whether it gave no judgement."""
+        return self.score.error is not None
+
+    def below(self, threshold: float) -> bool:
+        """Tell whether it is a judgement, and not a success."""
+        return not self.failed and self.score.value < threshold
+
+
+class Trial:
+    """What the metric was asked, and what it said.
+
+    Attributes:
+        judged: One for each case that has an output.
+        lost: What `run` did where it gave no output.
+        observations: What the runs took, by the case's id.
+        right: The expected value of a case as output.
+        wrong: A wrong answer to that case.
+        again: The first judgement, made once more.
+        twin: The right answer in another type, such as "3" for 3.
+        hung: A call of the metric timed out, after which no further one is made.
+        helpers: The helpers of `skynet` that the metric uses.
+    """
+
+    def __init__(
+        self,
+        metric: Metric,
+        cases: list[Case],
+        run: Callable[..., Any] | None,
+        artifact: Any,
+        run_timeout: float | None,
+    ) -> None:
+        self.metric = metric
+        self.cases = cases
+        self._run, self._artifact, self._run_timeout = run, artifact, run_timeout
+        self.judged: list[Judged] = []
+        self.lost: list[str] = []
+        self.observations: dict[str, Observation] = {}
+        self.right: Judged | None = None
+        self.wrong: Judged | None = None
+        self.again: Judged | None = None
+        self.twin: Judged | None = None
+        self.hung = False
+        self.helpers = helpers_used(metric.score)
+
+    @property
+    def has_run(self) -> bool:
+        """Whether the outputs come from a run."""
+        return self._run is not None
+
+    def judge_cases(self) -> None:
+        """Call the metric as often as the checks need, and no more."""
+        first = next((case for case in self.cases if _stand_ins(case.expected)), None)
+        if self._run is not None:
+            self._run_cases()
+        form = "" if first is None or self.hung else self._judge_stand_ins(first)
+        if self._run is None:
+            self._judge_in(form, first)
+        repeatable = next((judged for judged in self.judged if not judged.failed), None)
+        if repeatable is not None and not self.hung:
+            self.again = self._judge(repeatable.case, repeatable.output)
+        if self.right is not None and not self.right.failed and not self.hung:
+            self.wrong = self._judge(self.right.case, _wrong(self.right.output))
+            twin = None if self._run is not None else _twin(self.right.output)
+            if twin is not None:
+                self.twin = self._judge(self.right.case, twin)
+
+    def _judge_in(self, form: str, first: Case | None) -> None:
+        """Judge every case's expected value, in the form that was found for the first one."""
+        for case in self.cases:
+            if case is first and self.right is not None:
+                self.judged.append(self.right)
+            elif _stand_ins(case.expected) and not self.hung:
+                self.judged.append(self._judge(case, _in_form(form, case.expected)))
+
+    def _run_cases(self) -> None:
+        for case in self.cases:
+            if self.hung:
+                return
+            try:
+                with rollout() as measured:
+                    output = self._output(case)
+            except KeyboardInterrupt:
+                raise
+            except DeadlineExceededError:
+                self.lost.append(f"case {case.id!r}: run did not answer within {self._run_timeout:g} s")
+            except BaseException as error:  # SystemExit of a program is a failure of it too
+                self.lost.append(f"case {case.id!r}: run raised {type(error).__name__}: {_first_line(error)}")
+            else:
+                self.observations[case.id] = measured.observation()
+                if output is None:
+                    self.lost.append(f"case {case.id!r}: run returned None")
+                else:
+                    self.judged.append(self._judge(case, output))
+
+    def _output(self, case: Case) -> Any:
+        run = cast("Callable[..., Any]", self._run)
+        given = (
+            (protected(case.input),) if self._artifact is None else (self._artifact, protected(case.input))
+        )
+        if self._run_timeout is None:
+            output, left = run(*given), None
+        else:
+            begun = time.monotonic()
+            output = call_within(self._run_timeout, functools.partial(run, *given))
+            left = max(self._run_timeout - (time.monotonic() - begun), 0.001)
+        return wait_within(left, cast("Awaitable[Any]", output)) if isinstance(output, Awaitable) else output
+
+    def _judge_stand_ins(self, case: Case) -> str:
+        """Find the form of the expected value that the metric likes best; stops at a success."""
+        best = ""
+        for form, output in _stand_ins(case.expected):
+            judged = self._judge(case, output)
+            if self.right is None or _rank(judged) > _rank(self.right):
+                best, self.right = form, judged
+            # Another form of the output does not change a wrong shape.
+            if self.hung or isinstance(judged.score.error, MetricReturnError):
+                break
+            if not judged.failed and not judged.below(self.metric.success_threshold):
+                break
+        return best
+
+    def _judge(self, case: Case, output: Any) -> Judged:
+        begun = time.monotonic()
+        observation = self.observations.get(case.id)
+        try:
+            score = self.metric.judge(case.input, output, case.expected, observation=observation)
+        except MetricBroken as error:  # of a run inside the metric
+            score = Score(self.metric.failure_score, str(error), error=MetricError(str(error)))
+        self.hung = self.hung or isinstance(score.error, MetricTimeoutError)
+        return Judged(case, output, score, time.monotonic() - begun)
+
+
+def _stand_ins(expected: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
+    """Give what a right output may be, by the name of its form: a field, the whole, or JSON of it."""
+    if not expected:
+        return []
+    fields = [(f"field {name}", value) for name, value in expected.items() if value is not None]
+    whole = fields[0][1] if len(expected) == 1 and fields else dict(expected)
+    forms = fields if len(expected) == 1 else [("whole", whole), *fields[:_MOST_FIELDS]]
+    if not isinstance(whole, str):
+        with contextlib.suppress(Exception):  # what JSON cannot hold, no text holds
+            forms.append(("JSON", json.dumps(whole, ensure_ascii=False, default=str)))
+    return forms
+
+
+def _wrong(output: Any) -> Any:
+    """Make an answer of the same type that cannot be right."""
+    if isinstance(output, bool):
+        return not output
+    if isinstance(output, int | float):
+        return output + 1_000 + 10 * abs(output)  # farther off than any tolerance
+    if output and isinstance(output, list | dict):
+        return [] if isinstance(output, list) else {}
+    return _WRONG_TEXT
+
+
+def _rank(judged: Judged) -> tuple[bool, float]:
+    return not judged.failed, judged.score.value
+
+
+def _first_line(error: BaseException) -> str:
+    try:
+        return (str(error).strip().splitlines() or [""])[0][:200]
+    except Exception:
+        return "<its message cannot be shown>"
+
+
+def _in_form(form: str, expected: Mapping[str, Any] | None) -> Any:
+    outputs = dict(_stand_ins(expected))
+    return outputs.get(form, next(iter(outputs.values())))
+
+
+def _twin(value: Any) -> Any:
+    """Give the text of a number or bool, and the other way round; `None` where there is neither."""
+    if isinstance(value, bool | int | float):
+        return str(value)
+    if isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?|true|false", value.strip(), re.IGNORECASE):
+        with contextlib.suppress(ValueError):  # "007"
+            return json.loads(value.strip().lower())
+    return None
