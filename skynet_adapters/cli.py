@@ -1,12 +1,16 @@
 """The command line: `skynet-adapters`, which is also `python -m skynet_adapters`."""
 
 import argparse
+import contextlib
+import io
+import json
 import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
-from typing import TextIO, cast
+from pathlib import Path
+from typing import Any, TextIO, cast
 
 from .errors import DefinitionError, MetricBroken, SkynetAdaptersError
 
@@ -20,8 +24,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name; `None`: those of this process.
 
     Returns:
-        The exit code: 0 when the command did its work, 2 for an error that the message on stderr
-        explains, 130 after Ctrl-C.
+        The exit code: 0 when the command did its work, 1 when `check` found a metric that does not
+        keep the contract, 2 for an error that the message on stderr explains, 130 after Ctrl-C.
 
     Raises:
         SystemExit: `--help` or `--version` was asked for, or the arguments are wrong.
@@ -48,8 +52,91 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    _add_check(commands)
     _add_demo(commands)
     return parser
+
+
+def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:  # pyright: ignore[reportPrivateUsage]
+    check = commands.add_parser(
+        "check",
+        help="try a metric's file on three cases, and say what to mend",
+        description="Load a metric's file and try it on the first three cases, with their expected values as "
+        "outputs: whether it returns what optimisers read, how long it takes, whether a right answer scores "
+        "above a wrong one, and whether the feedback says something. The exit code is 0 when nothing failed, "
+        "1 when something did, and 2 when the file or the cases cannot be read.",
+    )
+    check.add_argument(
+        "metric", metavar="METRIC.py", help="the file that holds score(input, output, expected)"
+    )
+    check.add_argument(
+        "--cases", required=True, metavar="FILE", help="cases, in a .jsonl, .json or .csv file"
+    )
+    for part, example in (("input", "message=text"), ("expected", "label")):
+        check.add_argument(
+            f"--{part}",
+            action="append",
+            metavar="COLUMN",
+            help=f"a column that is a field of {part}, such as {example}; may stand several times "
+            f'(default: the records\' own "{part}")',
+        )
+    check.add_argument("--metric-lm", metavar="NAME", help="the model that skynet.llm asks, as DSPy names it")
+    check.add_argument(
+        "--reflection-lm",
+        metavar="NAME",
+        help="the model that will write the candidates; asked without --metric-lm",
+    )
+    check.add_argument(
+        "--score-range",
+        nargs=2,
+        type=float,
+        metavar=("LOW", "HIGH"),
+        help="the scale of the scores (default: 0 1)",
+    )
+    check.add_argument(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SECONDS",
+        help="for one call of the metric, at most 600 (default: %(default)g)",
+    )
+    check.add_argument("--json", action="store_true", help="print the report as JSON")
+    check.set_defaults(command=_check)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from .cases import load_cases
+    from .contract import check_contract
+
+    if not Path(arguments.metric).is_file():
+        raise DefinitionError(f"{arguments.metric}: there is no such file; give the metric's file, metric.py")
+    cases = load_cases(
+        arguments.cases, input=_columns(arguments.input), expected=_columns(arguments.expected)
+    )
+    score_range: Any = None if arguments.score_range is None else tuple(arguments.score_range)
+    with contextlib.redirect_stdout(sys.stderr):  # what the metric prints must not stand in the JSON
+        report = check_contract(
+            arguments.metric,
+            cases,
+            metric_lm=arguments.metric_lm,
+            reflection_lm=arguments.reflection_lm,
+            timeout=arguments.timeout,
+            score_range=score_range,
+        )
+    out: Any = sys.stdout
+    if isinstance(out, io.TextIOWrapper):  # feedback in a language that the terminal cannot show
+        out.reconfigure(errors="backslashreplace")
+    text = json.dumps(report.to_dict(), ensure_ascii=False, indent=2) if arguments.json else str(report)
+    print(text, flush=True)
+    return 0 if report.passed else 1
+
+
+def _columns(given: Sequence[str] | None) -> dict[str, str] | None:
+    """Read `field=column`, or `column` for a field of that name."""
+    if given is None:
+        return None
+    pairs = [text.partition("=") for text in given]
+    return {field: column or field for field, _, column in pairs}
 
 
 def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:  # pyright: ignore[reportPrivateUsage]

@@ -329,7 +329,7 @@ def _time(trial: Trial) -> Check:
 
 
 def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds >= 0.1 else "under 0.1 s"
+    return f"{seconds:.1f} s" if seconds >= 1.0 else "under 1 s"
 
 
 def _deterministic(trial: Trial, judged: list[Judged]) -> Check:
