@@ -213,7 +213,9 @@ def test_a_reward_that_asks_another_broken_metric_does_not_stop_what_serves(modu
         return result.score, {"feedback": result.feedback}
 
     reward = as_dspy_reward(score)
-    assert [ask(module, reward, "A", "B")[0].answer for _ in range(20)] == ["A"] * 20
+    # The number that stands in for a judgement passes for one here, so either answer may be the best.
+    assert {ask(module, reward, "A", "B")[0].answer for _ in range(20)} <= {"A", "B"}
+    assert "failed on each of the first 5 rollouts" in "".join(failure.text for failure in reward.failures)
 
 
 @both
