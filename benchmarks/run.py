@@ -20,6 +20,7 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -28,9 +29,10 @@ os.environ.setdefault("DSPY_CACHEDIR", tempfile.mkdtemp(prefix="skynet-adapters-
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 
 import dspy
+import gepa_runs
 from models import NoModel, answerer, examples, model, reflector
 
-from skynet_adapters import as_dspy_metric
+from skynet_adapters import as_dspy_metric, as_gepa_adapter
 
 T = TypeVar("T")
 
@@ -322,6 +324,55 @@ def bench_gepa(quick: bool) -> Iterator[Row]:
     yield Row(f"{what}: wall time", *nth(0, ours, baseline), "s", 0.85)
 
 
+# --- GEPA runs outside DSPy ------------------------------------------------------------------------
+
+
+def bench_adapter(quick: bool) -> Iterator[Row]:
+    """Evaluate through `as_gepa_adapter`, against what any way of doing it has to wait for."""
+    cases = [gepa_runs.case(f"q{number}", "A") for number in range(20)]
+
+    def slow(artifact: str, input: dict[str, Any]) -> str:
+        time.sleep(JUDGE_SECONDS)
+        return "A"
+
+    def bare() -> float:
+        begun = time.perf_counter()
+        for case, output in zip(cases, pool.map(lambda case: slow("", case["input"]), cases), strict=True):
+            score(case["input"], output, case["expected"])
+        return time.perf_counter() - begun
+
+    def evaluated(adapter: Any) -> float:
+        begun = time.perf_counter()
+        adapter.evaluate(cases, adapter.seed_candidate, capture_traces=True)
+        return time.perf_counter() - begun
+
+    runs: list[tuple[str, dict[str, Any], float | None]] = [
+        ("", {}, 1.05),
+        (", no time-out for the metric", {"timeout": None}, None),
+    ]
+    with ThreadPoolExecutor(20) as pool:
+        for which, options, bound in runs:
+            adapter: Any = as_gepa_adapter(score, slow, artifact="", **options)
+            samples = in_turn(21 if quick else 101, functools.partial(evaluated, adapter), bare)
+            yield Row(f"20 cases of 10 ms at once, against a bare pool{which}", *samples, "s", bound)
+
+
+def bench_optimize(quick: bool) -> Iterator[Row]:
+    """Run gepa.optimize with a model of 20 ms and a judge of 10 ms, and on questions of bank customers."""
+    runs = [
+        gepa_runs.timed_run(Judge().score, 100 if quick else 400, MODEL_SECONDS)
+        for _ in range(3 if quick else 9)
+    ]
+    least = [batches * (MODEL_SECONDS + JUDGE_SECONDS) for _, batches in runs]
+    what = f"gepa.optimize, {runs[0][1]} batches, 20 ms model and 10 ms judge, against its latency"
+    yield Row(what, [seconds for seconds, _ in runs], least, "s", 1.08)
+    if gepa_runs.BANK_QUESTIONS.exists():
+        calls, distinct, rollouts, best = gepa_runs.bank_run(1_000 if quick else 5_000)
+        must(best > 0.3, f"nothing was learnt: {best}")
+        what = f"bank questions, {rollouts} rollouts to {best:.2f}: judge calls, less what is distinct"
+        yield Row(what, [float(calls)], [float(distinct)], "calls", 0.0, "difference")
+
+
 def evaluate_seconds(
     metric: Any, count: int, model_seconds: float | None = None, program: dspy.Module | None = None
 ) -> tuple[float, float]:
@@ -469,6 +520,8 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "feedback": bench_feedback,
     "timeout": bench_timeout,
     "gepa": bench_gepa,
+    "adapter": bench_adapter,
+    "optimize": bench_optimize,
     "evaluate": bench_evaluate,
     "judge": bench_judge,
     "memory": bench_memory,
