@@ -4,10 +4,12 @@ import asyncio
 import base64
 import contextvars
 import copy
+import csv
 import io
 import json
 import logging
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -172,6 +174,51 @@ def test_each_part_reads_its_own_text(selector):
     assert all("Plan better.\n\nScore: 0" in p and "Answer better." not in p for p in of_plan)
     assert all("Answer better.\n\nScore: 0" in p and "Plan better." not in p for p in of_answer)
     assert adapter.artifact(result.best_candidate) == {"plan": RULE, "answer": RULE}
+
+
+def halves_run(artifact, input):
+    """Right on even cases by the one part and on odd cases by the other, each to the other's harm."""
+    own, other = ("even", "odd") if input["n"] % 2 == 0 else ("odd", "even")
+    return f"L{input['n']}" if RULE in artifact[own] else "harmed" if RULE in artifact[other] else "?"
+
+
+def halves_score(input, output, expected=None):
+    value, info = score(input, output, expected)
+    return (0.1 if output == "harmed" else value), info
+
+
+@pytest.mark.parametrize("selector", ["round_robin", "all"])
+@pytest.mark.parametrize("merge", [False, True])
+@pytest.mark.parametrize("frontier", ["instance", "objective", "hybrid", "cartesian"])
+def test_every_frontier_goes_with_merges_and_every_selector(frontier, merge, selector, log):
+    class Seen:
+        merged = 0
+
+        def on_merge_attempted(self, event):
+            self.merged += 1
+
+    seen = Seen()
+    adapter = as_gepa_adapter(halves_score, halves_run, artifact={"even": SEED, "odd": SEED})
+    cases = [Case(str(n), {"n": n}, {"label": f"L{n}"}) for n in range(12)]
+    result = optimized(
+        adapter,
+        cases=as_gepa_dataset(cases),
+        budget=150,
+        frontier_type=frontier,
+        use_merge=merge,
+        merge_val_overlap_floor=1,
+        module_selector=selector,
+        callbacks=[seen, adapter.callback],
+    )
+    assert adapter.artifact(result.best_candidate) == {"even": RULE, "odd": RULE}
+    assert max(result.val_aggregate_scores) == 1.0
+    assert result.val_aggregate_scores[0] == 0.25
+    if not merge:
+        assert seen.merged == 0
+    elif selector == "round_robin" and frontier in ("instance", "hybrid"):  # these keep both halves
+        assert seen.merged > 0
+    assert len(adapter.metric.failures) == 0
+    assert not any(line.startswith("GEPA ") for line in log)
 
 
 def test_a_part_without_a_text_of_its_own_reads_the_general_one():
@@ -518,6 +565,7 @@ def test_a_metric_that_works_again_lets_an_adapter_be_used_again():
 def test_a_reflection_model_that_fails_first_does_not_end_the_run(fail_at, log):
     result = optimized(as_gepa_adapter(score, run, artifact=SEED), Reflection(fail_at=fail_at), budget=60)
     assert result.best_candidate == {"artifact": RULE}
+    assert [[scores[n] for n in range(8)] for scores in result.val_subscores] == [[0.25] * 8, [1.0] * 8]
     assert "the reflection model 'Reflection' raised ConnectionError: the model is away" in log
 
 
@@ -528,6 +576,53 @@ def test_ctrl_c_passes():
     adapter = as_gepa_adapter(score, interrupted, artifact=SEED)
     with pytest.raises(KeyboardInterrupt):
         adapter.evaluate(CASES, adapter.seed_candidate)
+
+
+# --- memory ------------------------------------------------------------------------------------------
+
+
+def test_by_content_a_judge_is_asked_once_for_each_distinct_case_of_a_long_run(shared_folder):
+    with (shared_folder / "data" / "banking77_test.csv").open(encoding="utf-8", newline="") as file:
+        rows = [(row["text"], row["category"]) for row in csv.DictReader(file)]
+    intents = sorted({label for _, label in rows})[:8]
+    cases = [
+        {"input": {"text": text}, "expected": {"label": label}} for text, label in rows if label in intents
+    ]
+    outputs, asked = set(), []
+
+    def words(text):
+        return re.findall(r"\w+", text.lower())
+
+    def by_rules(artifact, input):
+        rules = [line.split(": ") for line in artifact.splitlines() if ": " in line]
+        output = next((label for word, label in rules if word in words(input["text"])), "unknown")
+        outputs.add((input["text"], output))
+        return output
+
+    def judge(input, output, expected=None):
+        asked.append((input["text"], output))
+        if output == expected["label"]:
+            return 1.0, {"feedback": "Right."}
+        return 0.0, {"feedback": f"{max(words(input['text']), key=len)} means {expected['label']}."}
+
+    def rules(prompt):
+        new = [f"{word}: {label}" for word, label in re.findall(r"(\w+) means (\w+)\.", prompt)]
+        return "\n".join(["```", *new, prompt.split("```")[1], "```"])
+
+    with as_gepa_adapter(judge, by_rules, artifact="Rules:", memo="content") as adapter:
+        result = gepa.optimize(
+            adapter.seed_candidate,
+            as_gepa_dataset(cases[::8]),
+            as_gepa_dataset(cases[1::8]),
+            adapter=adapter,
+            reflection_lm=as_reflection_lm(rules),
+            max_metric_calls=1_500,
+            logger=Log(),
+        )
+    assert max(result.val_aggregate_scores) > 0.3
+    assert result.total_metric_calls >= 1_500
+    assert len(asked) == len(set(asked)) == len(outputs) == adapter.metric.calls
+    assert len(asked) < 500
 
 
 # --- named scores ------------------------------------------------------------------------------------
