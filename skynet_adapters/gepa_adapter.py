@@ -109,7 +109,7 @@ def as_gepa_adapter(
 class GepaAdapter(Generic[A]):
     """What `as_gepa_adapter` returns: GEPA's adapter, and the way from and to the artifact.
 
-    As a context manager it ends its threads at the end, as `close` does.
+    As a context manager it ends idle threads at the end, as `close` does.
 
     Attributes:
         metric: The `Metric`, with its `failures`.
@@ -161,7 +161,7 @@ class GepaAdapter(Generic[A]):
         return to_artifact(candidate, like=self._artifact)
 
     def close(self) -> None:
-        """End the adapter's threads; one that is used again starts new ones."""
+        """End the threads that wait for a case; an adapter that is used again starts new ones."""
         self._rollouts.close()
 
     def evaluate(

@@ -7,7 +7,7 @@ import difflib
 import inspect
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -34,6 +34,8 @@ ARGUMENTS = frozenset(inspect.signature(cast("Any", api).optimize).parameters)
 
 # Of how many cases in a set it is told what is wrong.
 _MOST_CASES = 5
+# How many are fetched of a data loader of the user's own, which may read them from anywhere.
+_MOST_FETCHED = 100
 
 
 def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
@@ -69,6 +71,8 @@ def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
         - gepa.optimize has no argument 'max_metric_call'; did you mean 'max_metric_calls'?
         - nothing ends the run; pass max_metric_calls=
     """
+    if not isinstance(cast("object", adapter), GepaAdapter):
+        raise DefinitionError(f"adapter is {shown(adapter)}; pass what as_gepa_adapter made")
     faults = [
         *_faults_of_names(arguments),
         *_faults_of_seed(adapter, arguments),
@@ -131,7 +135,7 @@ def _faults_of_cases(arguments: Mapping[str, Any]) -> list[str]:
         elif not len(loader):
             faults.append(f"{name} is empty; there is nothing to evaluate or learn from")
         elif not isinstance(cases, GepaDataset):  # whose cases were checked when it was made
-            faults += _faults_of_each_case(name, loader)
+            faults += _faults_of_each_case(name, loader, whole=isinstance(cases, Sequence))
     if not faults and arguments.get("cache_evaluation"):
         faults += _faults_of_ids(_loader(arguments["trainset"]), _loader(arguments.get("valset")))
     return faults
@@ -153,9 +157,10 @@ def _every_case(loader: Any) -> list[Any]:
     return loader.fetch(list(loader.all_ids()))
 
 
-def _faults_of_each_case(name: str, loader: Any) -> list[str]:
+def _faults_of_each_case(name: str, loader: Any, whole: bool) -> list[str]:
     faults: list[str] = []
-    for number, case in enumerate(_every_case(loader)):
+    ids = list(loader.all_ids())
+    for number, case in enumerate(loader.fetch(ids if whole else ids[:_MOST_FETCHED])):
         try:
             input_and_expected(case)
         except DataError as error:

@@ -112,7 +112,7 @@ class GepaEvaluator:
         return f"<GepaEvaluator of {self.metric!r}>"
 
     def close(self) -> None:
-        """End the threads of `batch`; one that is used again starts new ones."""
+        """End the threads that wait for a case; an evaluator that is used again starts new ones."""
         self._rollouts.close()
 
     # `optimize_anything` passes the case by the name `example`, and only where there is that name.

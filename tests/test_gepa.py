@@ -764,7 +764,7 @@ def test_a_case_that_hangs_gives_its_place_to_the_next():
             free.wait(30)
         return run(artifact, input)
 
-    adapter = as_gepa_adapter(plain_score, hangs_at_first, artifact=RULE, max_workers=2, run_timeout=0.2)
+    adapter = as_gepa_adapter(plain_score, hangs_at_first, artifact=RULE, max_workers=2, run_timeout=0.5)
     batch = adapter.evaluate(CASES, adapter.seed_candidate)
     free.set()
     assert batch.scores == [0.0] * 2 + [1.0] * 6

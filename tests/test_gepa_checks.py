@@ -110,6 +110,36 @@ def test_what_cannot_work_is_refused(wrong, said):
     assert said in fault(**wrong) + "\n"
 
 
+def test_another_adapter_is_refused():
+    with pytest.raises(DefinitionError, match="pass what as_gepa_adapter made"):
+        check_gepa_run(object(), seed_candidate={})
+
+
+class Loader:
+    """A data loader of one's own, which counts what is fetched."""
+
+    def __init__(self, cases):
+        self.cases, self.fetched = cases, 0
+
+    def all_ids(self):
+        return list(range(len(self.cases)))
+
+    def fetch(self, ids):
+        self.fetched += len(ids)
+        return [self.cases[id] for id in ids]
+
+    def __len__(self):
+        return len(self.cases)
+
+
+def test_of_a_loader_of_ones_own_the_first_cases_are_looked_at():
+    loader = Loader([*CASES * 100, 7])
+    adapter = made()
+    check_gepa_run(adapter, **arguments(adapter, trainset=loader, valset=CASES))
+    assert loader.fetched == 100
+    assert "valset, case 2: 7 (int) is no case" in fault(valset=Loader([CASES[0], 7]))
+
+
 def test_an_async_reflection_model_is_refused():
     async def model(prompt):
         return RULE

@@ -95,7 +95,7 @@ def test_options_reach_metric_adapter_and_gepa(tmp_path):
         score_range=(0, 10),
         name="of ten",
         max_workers=1,
-        run_timeout=0.2,
+        run_timeout=0.4,
         include_expected=True,
         reflection_lm=lambda prompt: (prompts.append(prompt), RULE)[1],
         run_dir=str(tmp_path),

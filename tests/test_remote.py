@@ -3,6 +3,8 @@
 import logging
 import multiprocessing
 import os
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -270,6 +272,12 @@ def test_a_copy_of_an_adapter_runs_its_cases_itself(processes):
     assert adapter.evaluate(CASES[:2], adapter.seed_candidate).scores == [0.25] * 2
     copied = cloudpickle.loads(cloudpickle.dumps(adapter))
     assert copied.evaluate(CASES[:2], adapter.seed_candidate).scores == [1.0] * 2
+
+
+def test_a_worker_imports_no_target_library():
+    code = "import sys, skynet_adapters.remote; print({'dspy', 'gepa', 'pydantic'} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "set()"
 
 
 def test_what_cannot_be_an_executor_or_travel_is_refused():
