@@ -110,14 +110,20 @@ def test_a_block_reaches_dspy_s_worker_threads():
     assert result.score == 100
 
 
-def test_a_model_can_be_chosen_by_its_name(monkeypatch):
+def test_a_model_can_be_chosen_by_its_name():
     with ModelServer(saying("PASS")) as server:
-        monkeypatch.setenv("OPENAI_API_KEY", "none")
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
-        monkeypatch.setenv("OPENAI_API_BASE", server.url)
-        with models(metric_lm="openai/gpt-4.1-mini"):
-            assert llm("Answer by name.") == "PASS"
-    assert [call.model for call in server.served] == ["gpt-4.1-mini"]
+        provider = dspy.lm15.ProviderDefinition.chat(
+            dspy.lm15.AccessPolicy(provider="loopback", env_keys=(), base_url=server.url),
+            compat=dspy.lm15.OpenAIChatCompat(),
+            placeholder_key="none",
+        )
+        dspy.lm15.register_provider(provider)
+        try:
+            with models(metric_lm="loopback/gpt-4.1-mini"):
+                assert [llm("Answer by name."), llm("And again.")] == ["PASS", "PASS"]
+        finally:
+            dspy.lm15.unregister_provider("loopback")
+    assert [call.model for call in server.served] == ["gpt-4.1-mini"] * 2
 
 
 @pytest.mark.parametrize("wrong", [3, "", dspy.LM, ["openai/gpt-4o"]])
