@@ -32,7 +32,7 @@ import dspy
 import gepa_runs
 from models import NoModel, answerer, examples, model, reflector
 
-from skynet_adapters import as_dspy_metric, as_gepa_adapter
+from skynet_adapters import as_dspy_metric, as_gepa_adapter, measuring
 
 T = TypeVar("T")
 
@@ -446,6 +446,22 @@ def bench_judge(quick: bool) -> Iterator[Row]:
         yield Row(f"{what}, {which}", ours, baseline, "s", bound)
 
 
+def evaluate_measured(seconds: float) -> float:
+    """Time `Evaluate` inside of `measuring()`."""
+    with measuring():
+        return evaluate_seconds(as_dspy_metric(score), 400, seconds)[0]
+
+
+def bench_measuring(quick: bool) -> Iterator[Row]:
+    """Run `Evaluate` with a model of 20 ms, with and without `measuring()`."""
+    ours, baseline = in_turn(
+        3 if quick else 15,
+        lambda: evaluate_measured(MODEL_SECONDS),
+        lambda: evaluate_seconds(as_dspy_metric(score), 400, MODEL_SECONDS)[0],
+    )
+    yield Row("Evaluate, 20 ms model, measuring on against off", ours, baseline, "s", 1.05)
+
+
 # --- memory and import -----------------------------------------------------------------------------
 
 
@@ -524,6 +540,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "optimize": bench_optimize,
     "evaluate": bench_evaluate,
     "judge": bench_judge,
+    "measuring": bench_measuring,
     "memory": bench_memory,
     "import": bench_import,
 }

@@ -8,6 +8,7 @@ the settings are not. Written for dspy 3.4.1.
 
 import asyncio
 import contextlib
+import itertools
 import threading
 import time
 import uuid
@@ -18,6 +19,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, cast
 
 import dspy
+from dspy.clients.base_lm import GLOBAL_HISTORY
 from dspy.dsp.utils.settings import thread_local_overrides
 from dspy.utils.callback import BaseCallback
 from dspy.utils.callback_context import ACTIVE_CALL_ID
@@ -258,6 +260,9 @@ class _Span:
         self.begun = time.perf_counter()
         self.ended: float | None = None
         self.own_run = False  # a `run` of this package, which may ask models in any way
+        self.function: str | None = None  # the evaluation of a function that this is called from
+        self.is_part = False  # of such a function, which has called another module before
+        self.was_read = False
 
     def line(self) -> "Generator[_Span]":
         """Give this call and those it is made from."""
@@ -320,6 +325,11 @@ def _hidden() -> str:
     return " (with disable_history=True DSPy keeps none)" if dspy.settings.disable_history else ""
 
 
+_SEVERAL = unmeasured(
+    "the program is a function that calls several modules; make it a dspy.Module, measured as one"
+)
+
+
 def _strand() -> tuple[int, int]:
     """Name the thread, and the task in it, whose steps follow one another."""
     try:
@@ -380,12 +390,14 @@ class _Meter(BaseCallback):
         self.open_spans: dict[str, _Span] = {}
         self._lm_calls: dict[str, tuple[_Span, _Asked, Any, Mapping[str, Any]]] = {}
         self._by_answer: dict[int, tuple[weakref.ref[Any], _Span]] = {}
+        self._of_functions: set[str] = set()
 
     def of(self, answer: object) -> Observation:
         """Give what the rollout took whose answer this is."""
         last = _ended.get()
         if last is not None and last.meter() is self and _is_answer(answer, last.answer):
-            return last.span.observation()
+            last.span.was_read = True
+            return _SEVERAL if last.span.is_part else last.span.observation()
         known = self._by_answer.get(id(answer))
         if known is not None and known[0]() is answer:
             return known[1].observation()
@@ -405,6 +417,8 @@ class _Meter(BaseCallback):
             if is_module:
                 for above in span.line():
                     above.modules += 1
+                parent = cast("str", ACTIVE_CALL_ID.get())
+                span.function = parent if parent in self._of_functions else None
         else:
             span = outer  # a tool, an adapter or an interpreter only passes on whose call it is
         self.open_spans[call_id] = span
@@ -415,6 +429,26 @@ class _Meter(BaseCallback):
 
     def _left(self, call_id: str, outputs: Any, exception: Any = None) -> None:
         self.open_spans.pop(call_id, None)
+
+    def _passed_inside(self, call_id: str, instance: Any, inputs: Any) -> None:
+        # An evaluation inside of a program belongs to it; one around programs is no rollout.
+        outer = self.open_spans.get(cast("str", ACTIVE_CALL_ID.get()))
+        if outer is not None:
+            self.open_spans[call_id] = outer
+
+    on_compile_start = _passed_inside
+    on_compile_end = _left
+
+    def on_evaluate_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
+        """Note whether it is a function that is evaluated; called by DSPy."""
+        self._passed_inside(call_id, instance, inputs)
+        if not isinstance(inputs.get("program"), dspy.Module):
+            self._of_functions.add(call_id)
+
+    def on_evaluate_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
+        """Forget it; called by DSPy."""
+        self._left(call_id, outputs)
+        self._of_functions.discard(call_id)
 
     on_tool_start = on_adapter_format_start = on_adapter_parse_start = _passed
     on_interpreter_execute_start = on_interpreter_tool_call_start = _passed
@@ -435,6 +469,9 @@ class _Meter(BaseCallback):
         span.ended = time.perf_counter()
         if exception is not None:
             return
+        before = _ended.get()
+        if span.function is not None and before is not None and before.span.function == span.function:
+            span.is_part = not before.span.was_read
         _ended.set(_Ended(weakref.ref(self), outputs, span))
         for answer in (outputs, *_in_pair(outputs)):
             key = id(answer)
@@ -468,10 +505,12 @@ class _Meter(BaseCallback):
         if exception is not None:
             asked.call = ModelCall(name, False, 0, 0, 0.0)
             return
-        entry = _entry(lm, outputs)
+        entry, key = _entry(lm, outputs), _request_key(lm, inputs)
         call = ModelCall(name) if entry is None else model_call(entry)
+        if call.input_tokens is None and key in _firsts:  # an answer without usage shows no hit
+            call = call._replace(cached=True)
         seconds = asked.ended - asked.begun
-        first = _first_of(_request_key(lm, inputs), seconds, call)
+        first = _first_of(key, seconds, call)
         if call.cached:
             asked.longer = max(0.0, first.seconds - seconds) if first is not None else -1.0
             if first is not None and call.input_tokens is None:
@@ -507,15 +546,15 @@ def _is_answer(answer: object, outputs: object) -> bool:
 def _entry(lm: Any, outputs: Any) -> Mapping[str, Any] | None:
     """Find this call's entry in the model's history, where prices are and a callback gets none.
 
-    By identity, newest first: other threads write there too.
+    By identity, newest first: other threads write there too. With a small `max_history_size` only
+    DSPy's own list still has it.
     """
     if dspy.settings.disable_history:
         return None
-    for number, entry in enumerate(reversed(getattr(lm, "history", ()))):
-        if entry.get("outputs") is outputs or entry.get("response") is outputs:
-            return entry
-        if number > 1_000:  # as many calls as end at once, and many more
-            break
+    for history in (getattr(lm, "history", ()), GLOBAL_HISTORY):
+        for entry in itertools.islice(reversed(history), 1_000):  # many more than end at once
+            if entry.get("outputs") is outputs or entry.get("response") is outputs:
+                return entry
     return None
 
 

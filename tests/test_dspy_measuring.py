@@ -541,6 +541,74 @@ def test_a_function_around_a_module_is_not_measured_and_says_so():
     assert "has to be made a module" in seen.reasons["time_ms"]
 
 
+def test_a_function_around_one_module_is_measured_and_one_around_several_is_not():
+    one, several = Watching(), Watching()
+    draft, write = dspy.Predict("question -> draft"), dspy.Predict("question -> answer")
+
+    def both(question):
+        draft(question=question)
+        return write(question=question)
+
+    with ModelServer(in_fields()) as server:
+        evaluate(lambda question: write(question=question), one(), cases(6), server.lm(), threads=2)
+        evaluate(both, several(), cases(6, 6), server.lm(), threads=2)
+    assert {seen.model_calls for _, seen in one.read} == {1}
+    assert {seen.model_calls for _, seen in several.read} == {None}
+    assert "a function that calls several modules" in several.read[0][1].reasons["cost_usd"]
+
+
+def test_an_evaluation_inside_of_a_program_belongs_to_it():
+    class Checking(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.write = dspy.Predict("question -> answer")
+
+        def forward(self, question):
+            devset = [dspy.Example(question=question).with_inputs("question")] * 3
+            dspy.Evaluate(devset=devset, metric=lambda gold, pred: 1.0, num_threads=2)(self.write)
+            return self.write(question=question)
+
+    watching = Watching()
+    with ModelServer(in_fields()) as server:
+        evaluate(Checking(), watching(), cases(5), server.lm())
+    assert {case: figures(seen) for case, seen in watching.read} == {
+        case: figures(calls) for case, calls in server.by_case().items()
+    }
+    assert {seen.model_calls for _, seen in watching.read} == {4}
+
+
+@pytest.mark.parametrize("size", [0, 1])
+def test_a_short_history_hides_nothing(size):
+    watching = Watching()
+    with ModelServer(in_fields()) as server, dspy.context(max_history_size=size):
+        evaluate(dspy.Predict("question -> answer"), watching(), cases(40), server.lm())
+    assert rollouts(watching) == served_rollouts(server)
+
+
+def test_a_cached_answer_of_a_model_that_reports_no_usage_is_known_as_one():
+    from dspy.lm15 import Message, Response, TextPart, Usage
+
+    class Silent:
+        def complete(self, request):
+            threading.Event().wait(0.1)
+            return Response(
+                id=None,
+                model="silent",
+                message=Message.assistant([TextPart("[[ ## answer ## ]]\nA\n\n[[ ## completed ## ]]")]),
+                finish_reason="stop",
+                usage=Usage(),
+            )
+
+    watching = Watching()
+    lm = dspy.LM("silent/model", engine=Silent())
+    for _ in range(2):
+        evaluate(dspy.Predict("question -> answer"), watching(), cases(1, 1_400), lm)
+    first, second = (seen for _, seen in watching.read)
+    assert (first.cached_calls, second.cached_calls) == (0, 1)
+    assert second.time_ms >= 100
+    assert "reported no tokens" in second.reasons["input_tokens"]
+
+
 def test_a_forgotten_block_is_told_once_with_the_metrics_name(caplog):
     watching = Watching()
     metric = watching(name="speedy")
