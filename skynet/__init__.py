@@ -5,7 +5,6 @@ model by name.
 """
 
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
 
     from skynet_adapters.llm import llm
     from skynet_adapters.measure import observation, service_cost
+    from skynet_adapters.reward import reward
 
 # Another distribution on PyPI is called skynet too; `check_skynet` looks for this name.
 SKYNET_ADAPTERS = True
@@ -25,18 +25,13 @@ _MODULE_OF = {
     "service_cost": "skynet_adapters.measure",
 }
 
-__all__ = ["Image", "llm", "observation", "service_cost"]
+__all__ = ["Image", "llm", "observation", "reward", "service_cost"]
 
 
 def __getattr__(name: str) -> Any:
     module = _MODULE_OF.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if name == "reward" and importlib.util.find_spec(module) is None:
-        raise ImportError(
-            "skynet.reward is a helper of the Skynet platform that this version of skynet-adapters does not "
-            "have; meanwhile, return the accuracy as the score"
-        )
     return getattr(importlib.import_module(module), name)
 
 

@@ -14,7 +14,7 @@ from .images import image_url
 from .measure import Bill, ModelCall, bill_of_judge, watch
 from .score import clean_text, shown
 
-__all__ = ["check_skynet", "llm", "models", "set_models"]
+__all__ = ["llm", "models", "set_models"]
 
 Messages = list[dict[str, Any]]
 
@@ -263,29 +263,3 @@ def _dspy_part(needed: bool = False) -> Any:
     if not needed and "dspy" not in sys.modules:
         return None
     return importlib.import_module(f"{__package__}.dspy_models")
-
-
-# --- the helper module ------------------------------------------------------------------------------
-
-
-def check_skynet() -> None:
-    """Find out whether `import skynet` gives this package's helper module.
-
-    Raises:
-        DefinitionError: It gives another one, or there is none; says the mend.
-
-    Example:
-        >>> check_skynet()
-    """
-    mend = (
-        "uninstall the distribution named skynet, or rename your own module, and install skynet-adapters anew"
-    )
-    try:
-        skynet = importlib.import_module("skynet")
-    except ImportError as error:
-        raise DefinitionError(f"the helper module skynet cannot be imported ({error}); {mend}") from error
-    if not hasattr(skynet, "SKYNET_ADAPTERS"):
-        place = getattr(skynet, "__file__", None) or list(getattr(skynet, "__path__", ()))
-        raise DefinitionError(
-            f"`import skynet` gives another module than the one of skynet-adapters, from {place}; {mend}"
-        )

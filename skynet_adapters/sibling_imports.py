@@ -22,7 +22,7 @@ import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
 
 from .errors import DefinitionError
 
-__all__ = ["PACKAGE_PREFIX", "check_helper_module", "import_apart", "package_of"]
+__all__ = ["PACKAGE_PREFIX", "check_skynet", "import_apart", "package_of"]
 
 PACKAGE_PREFIX = "_skynet_metric_"
 _numbers = itertools.count(1)
@@ -73,26 +73,29 @@ def package_of(module: str) -> str:
     return package if package in _folders else ""
 
 
-def check_helper_module() -> None:
-    """Check that `import skynet` gives this distribution's helper module, without importing it.
+def check_skynet() -> None:
+    """Find out whether `import skynet` gives this package's helper module, without importing it.
 
     Raises:
-        DefinitionError: Another distribution of that name is in its place, or none is.
+        DefinitionError: It gives another one, or there is none; says the mend.
+
+    Example:
+        >>> check_skynet()
     """
+    mend = (
+        "uninstall the distribution named skynet, or rename your own module, and install skynet-adapters anew"
+    )
     loaded = sys.modules.get("skynet")
     spec = importlib.util.find_spec("skynet") if loaded is None else loaded.__spec__
-    file = Path((spec and spec.origin) or "")
-    # By its text: skynet 1.1 of the package index, once imported, never returns and ignores Ctrl-C.
-    if file.is_file() and re.search(r"skynet.adapters", file.read_text("utf-8", errors="replace")):
-        return
-    found = (
-        f"the module `skynet` in {file} is not the one" if file.is_file() else "there is no module `skynet`"
-    )
-    raise DefinitionError(
-        f"{found} of skynet-adapters, which metric files import; "
-        "`pip uninstall skynet`, then `pip install --force-reinstall --no-deps skynet-adapters`, "
-        "and rename a skynet.py of your own"
-    )
+    if spec is None:
+        raise DefinitionError(f"the helper module skynet cannot be imported (there is none); {mend}")
+    file = Path(spec.origin or "")
+    # By its text: skynet 1.1 of PyPI, once it is imported, never returns and ignores Ctrl-C.
+    if not file.is_file() or "SKYNET_ADAPTERS" not in file.read_text(encoding="utf-8", errors="replace"):
+        place = spec.origin or list(spec.submodule_search_locations or ())
+        raise DefinitionError(
+            f"`import skynet` gives another module than the one of skynet-adapters, from {place}; {mend}"
+        )
 
 
 class _Loader(SourceFileLoader):
@@ -144,7 +147,7 @@ class _Importer:
     ) -> ModuleType:
         top = name.partition(".")[0]
         if not level and top == "skynet":
-            check_helper_module()
+            check_skynet()
         if level or not self._is_beside(top):
             return builtins.__import__(name, globals, locals, fromlist or (), level)
         module = builtins.__import__(f"{self._package}.{name}", globals, locals, fromlist or (), 0)

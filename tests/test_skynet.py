@@ -9,13 +9,14 @@ import pytest
 
 import skynet_adapters
 from skynet_adapters import DefinitionError
-from skynet_adapters.llm import check_skynet
+from skynet_adapters.sibling_imports import check_skynet
 
 ROOT = Path(skynet_adapters.__file__).resolve().parents[1]
 
 
 @pytest.mark.parametrize(
-    ("name", "module"), [("llm", "llm"), ("observation", "measure"), ("service_cost", "measure")]
+    ("name", "module"),
+    [("llm", "llm"), ("observation", "measure"), ("reward", "reward"), ("service_cost", "measure")],
 )
 def test_a_helper_is_the_one_of_the_package(name, module):
     names = {}
@@ -32,14 +33,16 @@ def test_an_image_is_gepas_own_so_that_it_reaches_a_reflection_model_as_an_image
 
 
 def test_an_editor_is_told_the_names():
-    assert {"llm", "observation", "service_cost", "Image"} <= set(dir(importlib.import_module("skynet")))
+    assert {"llm", "observation", "reward", "service_cost", "Image"} <= set(
+        dir(importlib.import_module("skynet"))
+    )
 
 
 def test_a_name_that_is_no_helper_is_an_ordinary_attribute_error():
     assert not hasattr(importlib.import_module("skynet"), "anything")
 
 
-@pytest.mark.parametrize("names", ["llm, observation, service_cost", "Image"])
+@pytest.mark.parametrize("names", ["llm, observation, reward, service_cost", "Image"])
 def test_importing_a_helper_loads_no_dspy(names):
     code = f"import sys; from skynet import {names}; assert 'dspy' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
