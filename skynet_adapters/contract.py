@@ -470,7 +470,7 @@ def _says_something(judged: Judged) -> bool:
     if len(re.findall(r"\w+", text)) >= 8 or re.search(r"\d|'[^']+'|\"[^\"]+\"|“|`[^`]+`", text):
         return True
     expected = judged.case.expected or {}
-    named = " ".join(str(value) for value in (judged.output, *expected.values()))
+    named = " ".join(_quoted(value) for value in (judged.output, *expected.values()))
     return bool(words & set(re.findall(r"\w{2,}", named.lower())))
 
 

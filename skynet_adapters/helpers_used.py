@@ -1,6 +1,7 @@
 """Which helpers of the `skynet` module a metric uses, found without calling it."""
 
 import builtins
+import contextlib
 import inspect
 import sysconfig
 from collections.abc import Iterator
@@ -34,23 +35,25 @@ def helpers_used(score: Any) -> frozenset[str]:
         ['llm']
     """
     found: set[str] = set()
-    waiting: list[Any] = [inspect.unwrap(without_partials(score))]
+    waiting: list[Any] = [score]
     met: list[Any] = []
     while waiting:
         thing = waiting.pop()
         if any(thing is other for other in met):
             continue
         met.append(thing)
-        if _is_helper(thing):
-            found.add(thing.__name__)
-            continue
-        function = _function_of(thing)
-        if function is None or (len(met) > 1 and _is_of_a_package(function)):
-            continue
-        names = _names(function.__code__)
-        if "skynet" in names:  # imported in the function, or the module itself
-            found |= names & _HELPERS
-        waiting += _referred(function, names)
+        # A proxy may raise at any look at it, such as Flask's outside of a request.
+        with contextlib.suppress(Exception):
+            if _is_helper(thing):
+                found.add(thing.__name__)
+                continue
+            function = _function_of(thing)
+            if function is None or (thing is not score and _is_of_a_package(function)):
+                continue
+            names = _names(function.__code__)
+            if "skynet" in names:  # imported in the function, or the module itself
+                found |= names & _HELPERS
+            waiting += _referred(function, names)
     return frozenset(found)
 
 
@@ -75,6 +78,7 @@ def _is_helper(thing: Any) -> bool:
 
 
 def _function_of(thing: Any) -> FunctionType | None:
+    thing = without_partials(thing)
     if inspect.ismethod(thing):
         thing = thing.__func__
     elif not inspect.isfunction(thing) and callable(thing) and not isinstance(thing, type):

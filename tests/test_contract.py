@@ -268,6 +268,43 @@ def test_a_metric_that_raises_fails_and_is_not_raised_through(error):
     assert report["Right above wrong"].status == "not tried"
 
 
+class Hostile:
+    """An object that raises at every look at it."""
+
+    def __getattribute__(self, name):
+        raise RuntimeError("outside of a request")
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+    __str__ = __eq__ = __hash__ = __bool__ = __len__ = __call__ = __repr__
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (lambda hostile: hostile, "failed"),
+        (lambda hostile: (hostile, {"feedback": "-"}), "failed"),
+        (lambda hostile: (1.0, hostile), "failed"),
+        (lambda hostile: (1.0, {"feedback": hostile}), "failed"),
+        (lambda hostile: (1.0, {"feedback": "-", "scores": {"a": hostile}}), "failed"),
+        (lambda hostile: (0.5, {"feedback": "-"}), "passed"),
+    ],
+    ids=["instead of a pair", "score", "dict", "feedback", "named score", "closure"],
+)
+def test_objects_that_raise_at_every_look_do_not_stop_the_check(answer, status):
+    hostile = Hostile()
+
+    def score(input, output, expected=None):
+        return answer(hostile)
+
+    for run in (None, lambda input: "billing"):
+        report = check_contract(score, LABELS, run)
+        assert report["Metric return value"].status == status
+        assert str(report)
+        assert report._repr_html_()
+
+
 def test_ctrl_c_passes():
     with pytest.raises(KeyboardInterrupt):
         check_contract(raising(KeyboardInterrupt()), LABELS, timeout=None)
