@@ -17,6 +17,7 @@ from nbclient import NotebookClient
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 FIRST_METRIC = FOLDER / "01_first_metric_in_dspy.ipynb"
+JUDGE_AND_REWARD = FOLDER / "03_judge_and_reward.ipynb"
 
 # Counted without the metric and without `dspy.Evaluate`, after the notebook's last cell.
 RECOUNT = """
@@ -187,3 +188,47 @@ def test_the_models_are_swapped_in_one_cell():
     exec(swapped.split("dspy.configure")[0], {"dspy": __import__("dspy")}, names)
     assert names["task_lm"].model == "openai/gpt-4.1-mini"
     assert names["reflection_lm"].model == "openai/gpt-5"
+
+
+# --- the judge and the reward ----------------------------------------------------------------------
+
+
+def test_the_judges_own_words_are_the_feedback_and_its_calls_are_on_its_bill():
+    shown = printed(executed(JUDGE_AND_REWARD)["judgement"])
+    assert shown.startswith("0.0 - FAIL. The reply lacks: charge, refund, second.\n1.0 - PASS.")
+    assert "<Bill: 2 calls" in shown
+
+
+def test_the_check_passes_the_judge_and_warns_of_the_sloppy_metric():
+    cells = executed(JUDGE_AND_REWARD)
+    [table] = [output.data["text/html"] for output in cells["check"].outputs if "data" in output]
+    assert "keeps the contract: 12 passed" in table
+    warned = re.findall(r"^([A-Z][\w ]+): ", printed(cells["sloppy"]), re.M)
+    assert warned == ["Named scores", "Score range", "Feedback"]
+
+
+def test_a_reward_blends_what_was_measured():
+    cells = executed(JUDGE_AND_REWARD)
+    totals = [float(line.split()[0]) for line in printed(cells["blend"]).splitlines()]
+    assert totals == [1.0, 0.95, 0.9, 0.85]
+    assert "Cost 0: not measured." in printed(cells["blend"])
+
+
+def test_asking_three_times_costs_three_times_as_much_and_scores_less():
+    measured = printed(executed(JUDGE_AND_REWARD)["measured"])
+    once, voting = re.findall(r"reward ([\d.]+) % \{'accuracy': ([\d.]+), .*'cost': ([\d.]+)\}", measured)
+    assert float(once[0]) > float(voting[0])
+    assert once[1] == voting[1]  # the same answers
+    assert float(once[2]) == 1.0
+    assert float(voting[2]) < 0.6
+    assert "US dollars, reference 0.00003 US dollars." in measured
+
+
+def test_the_models_of_the_judge_are_swapped_in_one_cell():
+    notebook = nbformat.read(JUDGE_AND_REWARD, as_version=4)
+    [cell] = [cell for cell in notebook.cells if "dspy.LM(" in cell.source]
+    assert cell.id == "models"
+    swapped = cell.source.replace("# judge_lm", "judge_lm").replace("# task_lm", "task_lm")
+    names: dict[str, Any] = {}
+    exec(swapped.split("set_models(metric")[0], names)
+    assert names["judge_lm"].model == names["task_lm"].model == "openai/gpt-4.1-mini"

@@ -61,13 +61,15 @@ class _ScriptedEngine:
         system = request.system or ""
         if not isinstance(system, str):
             system = "".join(part.text for part in system if isinstance(part, TextPart))
-        answer = self._answer(system, [message.text or "" for message in request.messages])
+        turns = [message.text or "" for message in request.messages]
+        answer = self._answer(system, turns)
+        read, written = len(" ".join([system, *turns]).split()), len(answer.split())  # words, for tokens
         return Response(
             id=None,
             model=request.model,
             message=Message.assistant([TextPart(answer)]),
             finish_reason="stop",
-            usage=Usage(),
+            usage=Usage(input_tokens=read, output_tokens=written, total_tokens=read + written),
         )
 
 
