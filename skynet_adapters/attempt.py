@@ -1,5 +1,6 @@
 """What a user's `run` makes of one case: an output, or a sentence that says why there is none."""
 
+import inspect
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, cast
@@ -49,6 +50,8 @@ def attempt(run: object, call: Callable[[], Any], seconds: float | None) -> Ran:
         if isinstance(output, Awaitable):
             left = None if seconds is None else seconds - (time.monotonic() - begun)
             output = wait_within(left, cast("Awaitable[Any]", output))
+        if inspect.isgenerator(output) or inspect.isasyncgen(output):
+            return Ran(None, "It gave a generator, since it has a `yield`; return the whole output at once.")
     except (KeyboardInterrupt, MetricBroken):
         raise
     except DeadlineExceededError:
@@ -68,7 +71,7 @@ def _output_so_far(error: BaseException) -> Any:
     for name in ("output", "lm_response"):
         try:
             output = getattr(error, name, None)
-        except Exception:  # a property of the user's own
+        except (Exception, SystemExit):  # a property of the user's own
             output = None
         if output is not None and not callable(output):
             return output

@@ -27,7 +27,7 @@ from .failures import Failures
 from .feedback_score import FeedbackScore, feedback_score
 from .function import function_name, without_partials
 from .llm import checked_models, models
-from .metric import Metric, ScoreFunction, as_metric, isolations
+from .metric import Metric, ScoreFunction, isolations, metric_with
 from .options import MetricOptions
 from .score import Score, shown
 
@@ -216,7 +216,7 @@ def _as_metric(score: Any, options: MetricOptions) -> Metric:
         raise DefinitionError(
             f"{function_name(score)!r} is a dspy.Module; pass from_dspy_metric({function_name(score)}())"
         )
-    return as_metric(score, **options)
+    return metric_with(score, options, ("output", "expected", "metric_lm", "reflection_lm"))
 
 
 def _dressed(function: Any, metric: Metric, name: str) -> Any:

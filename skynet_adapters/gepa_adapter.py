@@ -12,13 +12,12 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
 from .artifacts import TEXT_COMPONENT, to_artifact, to_candidate
-from .errors import MetricBroken, MetricError
 from .gepa_cases import input_and_expected
 from .gepa_closing import ClosingCallback
-from .gepa_rollouts import Job, Rollouts, Trajectory
+from .gepa_rollouts import GEPA_OPTIONS, Job, Raising, Rollouts, Trajectory
 from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, plain, with_images
 from .llm import checked_models
-from .metric import Metric, ScoreFunction, as_metric
+from .metric import Metric, ScoreFunction, metric_with
 from .options import MetricOptions
 
 __all__ = ["GepaAdapter", "as_gepa_adapter"]
@@ -100,7 +99,7 @@ def as_gepa_adapter(
     """
     chosen = checked_models(metric_lm, reflection_lm)
     return GepaAdapter(
-        Rollouts(as_metric(score, **options), run, run_timeout, max_workers, executor, chosen),
+        Rollouts(metric_with(score, options, GEPA_OPTIONS), run, run_timeout, max_workers, executor, chosen),
         artifact,
         include_expected,
     )
@@ -126,7 +125,7 @@ class GepaAdapter(Generic[A]):
         self._artifact = artifact
         self._rollouts = rollouts
         self._include_expected = include_expected
-        self._stopped = False
+        self._raising = Raising()
         self.metric = rollouts.metric
         self.callback = ClosingCallback()
         self.seen_scores: tuple[float, float] | None = None
@@ -200,21 +199,13 @@ class GepaAdapter(Generic[A]):
             DataError: A case or a candidate has another shape.
             MetricError: The metric fails on everything, so that the run has to stop.
         """
-        jobs = [
-            Job(self.artifact(candidate), *input_and_expected(case))
-            for candidate, batch in items
-            for case in batch
-        ]
-        try:
+        with self._raising:
+            jobs = [
+                Job(self.artifact(candidate), *input_and_expected(case))
+                for candidate, batch in items
+                for case in batch
+            ]
             rollouts = iter(self._rollouts(jobs))
-        except MetricError as error:
-            # With raise_on_exception=False GEPA goes on after an Exception, for ever, since its budget
-            # does not advance (gepa 0.1.4).
-            if self._stopped:
-                raise MetricBroken(str(error)) from error
-            self._stopped = True
-            raise
-        self._stopped = False
         return [self._evaluated([next(rollouts) for _ in batch]) for _, batch in items]
 
     def _evaluated(self, trajectories: list[Trajectory]) -> EvaluationBatch[Trajectory, Any]:

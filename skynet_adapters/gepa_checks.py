@@ -3,11 +3,10 @@
 Built around gepa 0.1.4. Where a line answers one of its quirks, a comment names it.
 """
 
-import difflib
 import inspect
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -23,9 +22,10 @@ from .gepa_values import is_dspys
 from .load import fingerprint
 from .memo import content_key
 from .metric import Metric
+from .options import near_match
 from .score import shown
 
-__all__ = ["ARGUMENTS", "check_gepa_run", "near_match"]
+__all__ = ["ARGUMENTS", "check_gepa_run"]
 
 _log = logging.getLogger("skynet_adapters")
 
@@ -92,12 +92,6 @@ def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
     if folder is not None:
         warn_of_used_budget(folder, arguments.get("max_metric_calls"))
         keep_facts(folder, facts)
-
-
-def near_match(name: str, known: Iterable[str]) -> str:
-    """Ask whether another name was meant, where one is near."""
-    near = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _faults_of_names(arguments: Mapping[str, Any]) -> list[str]:

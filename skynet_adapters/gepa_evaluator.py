@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Self, Unpack, cast
 
-from .artifacts import Artifact, to_artifact, to_candidate
-from .errors import DefinitionError
+from .artifacts import TEXT_COMPONENT, Artifact, to_artifact, to_candidate
+from .errors import DefinitionError, MetricBroken
 from .gepa_cases import input_and_expected
-from .gepa_rollouts import Job, Rollouts, Trajectory, artifact_itself, stop_when_broken
+from .gepa_rollouts import GEPA_OPTIONS, Job, Raising, Rollouts, Trajectory, artifact_itself
 from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, with_images
 from .llm import checked_models
-from .metric import Metric, ScoreFunction, as_metric
+from .metric import Metric, ScoreFunction, metric_with
 from .options import MetricOptions
 
 __all__ = ["GepaEvaluator", "as_gepa_evaluator"]
@@ -66,14 +66,14 @@ def as_gepa_evaluator(
         >>> value, side_info["Feedback"]
         (0.25, '4 words; use fewer.\n\nScore: 0.25')
     """
-    metric = as_metric(score, **options)
+    metric = metric_with(score, options, GEPA_OPTIONS)
     if run is None and executor is not None:
         raise DefinitionError("executor= is where run is called, and there is no run; leave executor out")
     return GepaEvaluator(
         Rollouts(
             metric,
             run or artifact_itself,
-            run_timeout if run is not None else None,
+            run_timeout,
             max_workers,
             executor,
             checked_models(metric_lm, reflection_lm),
@@ -97,6 +97,7 @@ class GepaEvaluator:
         if artifact is not None:
             to_candidate(artifact)
         self._rollouts = rollouts
+        self._raising = Raising()
         self._artifact = artifact
         self._include_expected = include_expected
         self._shows_output = shows_output
@@ -132,10 +133,12 @@ class GepaEvaluator:
             DataError: The case or the candidate has another shape.
             MetricError: The metric fails on everything, so that the run has to stop.
         """
-        trajectory = self._rollouts.one(self._job(candidate, example))
-        if trajectory.score.error is not None:
-            stop_when_broken(self.metric)
-        return self._answer(trajectory)
+        reason = self.metric.broken() if self._raising.has_raised else None
+        if reason is not None:  # the run is over, but GEPA's pool has more of these calls in its queue
+            raise MetricBroken(f"{reason.rstrip('.')}. Once that is mended, make a new evaluator.")
+        with self._raising:
+            trajectory = self._rollouts.one(self._job(candidate, example))
+        return self._answer(trajectory, isinstance(candidate, str))
 
     def batch(
         self, pairs: Sequence[tuple[str | Mapping[str, str], Any]]
@@ -152,8 +155,13 @@ class GepaEvaluator:
             DataError: A case or a candidate has another shape.
             MetricError: The metric fails on everything, so that the run has to stop.
         """
-        jobs = [self._job(candidate, example) for candidate, example in pairs]
-        return [self._answer(trajectory) for trajectory in self._rollouts(jobs)]
+        with self._raising:
+            jobs = [self._job(candidate, example) for candidate, example in pairs]
+            trajectories = self._rollouts(jobs)
+        return [
+            self._answer(trajectory, isinstance(candidate, str))
+            for (candidate, _), trajectory in zip(pairs, trajectories, strict=True)
+        ]
 
     def _job(self, candidate: str | Mapping[str, str], example: Any) -> "Job":
         input, expected = ({}, None) if example is None else input_and_expected(example)
@@ -169,7 +177,7 @@ class GepaEvaluator:
             parts.pop("refiner_prompt", None)
         return parts if artifact is None else to_artifact(parts, like=cast("Any", artifact))
 
-    def _answer(self, trajectory: Trajectory) -> tuple[float, dict[str, Any]]:
+    def _answer(self, trajectory: Trajectory, is_text: bool) -> tuple[float, dict[str, Any]]:
         score, images = images_apart(trajectory.score)
         side_info: dict[str, Any] = {}
         if trajectory.input:
@@ -178,7 +186,8 @@ class GepaEvaluator:
             side_info["Output"] = output_for_prompt(trajectory.output)
         if self._include_expected and trajectory.expected is not None:
             side_info["Expected"] = for_prompt(trajectory.expected)
-        side_info["Feedback"] = defused(score.text())
+        # GEPA has a name of its own for an artifact that is one text (gepa 0.1.4).
+        side_info["Feedback"] = defused(score.text(TEXT_COMPONENT if is_text else None))
         # GEPA takes `scores` for the objectives, shows a component its own part alone, and writes the
         # last three itself.
         side_info = with_images(side_info, images, taken=("scores", "log", "stdout", "stderr"))

@@ -15,10 +15,11 @@ from gepa.core.result import GEPAResult
 from .errors import DefinitionError
 from .gepa_adapter import GepaAdapter, as_gepa_adapter
 from .gepa_cases import as_gepa_dataset
-from .gepa_checks import ARGUMENTS, check_gepa_run, near_match
+from .gepa_checks import ARGUMENTS, check_gepa_run
 from .gepa_reflection import as_reflection_lm
+from .gepa_rollouts import GEPA_OPTIONS
 from .metric import Metric, ScoreFunction
-from .options import MetricOptions
+from .options import MetricOptions, near_match
 
 __all__ = ["OptimizedArtifact", "optimize_artifact"]
 
@@ -148,11 +149,10 @@ _MADE_HERE = {
     "task_lm": "run",
     "evaluator": "score",
 }
-_OWN = ("max_workers", "run_timeout", "include_expected", "executor", "metric_lm")
 
 
 def _refuse_arguments(arguments: dict[str, Any]) -> None:
-    known = {*ARGUMENTS, *MetricOptions.__annotations__, *_OWN} - set(_MADE_HERE)
+    known = {*ARGUMENTS, *MetricOptions.__annotations__, *GEPA_OPTIONS} - set(_MADE_HERE)
     for name in arguments:
         if name in _MADE_HERE:
             raise DefinitionError(f"optimize_artifact makes {name} of {_MADE_HERE[name]}; leave {name} out")

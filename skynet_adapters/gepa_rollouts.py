@@ -5,7 +5,6 @@ import contextvars
 import dataclasses
 import functools
 import inspect
-import math
 import threading
 import time
 from collections import deque
@@ -19,7 +18,7 @@ from gepa.optimize_anything import LogContext, get_log_context, set_log_context
 from .attempt import Ran, attempt, too_late
 from .copies import protected
 from .deadline import end_idle_helpers, start
-from .errors import DefinitionError, MetricError
+from .errors import DataError, DefinitionError, MetricBroken, MetricError
 from .gepa_values import is_dspys
 from .llm import Models, models
 from .measure import Observation, rollout, unmeasured
@@ -27,10 +26,14 @@ from .metric import Metric
 from .remote import Remote, checked_executor, not_run, ran_there
 from .score import Score, shown
 
-__all__ = ["Job", "Rollouts", "Trajectory", "artifact_itself", "stop_when_broken"]
+__all__ = ["GEPA_OPTIONS", "Job", "Raising", "Rollouts", "Trajectory", "artifact_itself"]
 
+# What adapter and evaluator take beside the options of `Metric`.
+GEPA_OPTIONS = ("max_workers", "run_timeout", "include_expected", "executor", "metric_lm", "reflection_lm")
 # How many cases run at once when nothing is said: a thread each, and one more while it is judged.
 _MOST_WORKERS = 256
+# And how many at first, so that a metric which fails on everything is not paid a whole data set for.
+_MOST_UNPROVEN = 8
 # How long an executor may be silent beyond `run_timeout`: its workers start and import meanwhile.
 _EXECUTOR_PATIENCE_SECONDS = 30.0
 
@@ -76,7 +79,8 @@ class Rollouts:
         self.metric = metric
         self._models = chosen or Models()
         self.max_workers = _checked_workers(max_workers)
-        self.run_timeout = _checked_seconds(run_timeout)
+        seconds = _checked_seconds(run_timeout)
+        self.run_timeout = None if run is artifact_itself else seconds  # which takes no time
         self._run = _checked_run(run)
         metric.begin_again()  # a run that this metric stopped is over
         self._executor = checked_executor(executor, run)
@@ -117,7 +121,17 @@ class Rollouts:
         return trajectories
 
     def one(self, job: Job) -> Trajectory:
-        """Give one job's trajectory; all in this thread where `run` has no limit."""
+        """Give one job's trajectory; all in this thread where `run` has no limit.
+
+        Raises:
+            MetricError: The metric is broken.
+        """
+        trajectory = self._one(job)
+        if trajectory.score.error is not None:
+            stop_when_broken(self.metric)
+        return trajectory
+
+    def _one(self, job: Job) -> Trajectory:
         if self.run_timeout is None and self._executor is None:
             return self.judged(job, self.ran(job, _log_context()))
         (trajectory,) = _Batch(self, [job]).trajectories()
@@ -214,10 +228,9 @@ class _Batch:
         return [self._done[number] for number in range(len(self._jobs))]
 
     def _start_more(self) -> None:
-        most = self._rollouts.max_workers
-        while self._waiting and len(self._under_way) < most:
-            # What would run at once runs in any case: which of it comes back first says nothing.
-            if self._waiting[0] >= most and self._rollouts.metric.broken() is not None:
+        while self._waiting and len(self._under_way) < self._most():
+            # What runs at once runs in any case: which of it comes back first says nothing.
+            if self._done and self._rollouts.metric.broken() is not None:
                 return
             number = self._waiting.popleft()
             seconds = self._rollouts.run_timeout
@@ -229,6 +242,13 @@ class _Batch:
                 start(functools.partial(self._follow, rollout, self._ran_here))
             else:
                 self._hand_over(rollout, self._remote)
+
+    def _most(self) -> int:
+        """Tell how many cases may run now: few until one shows that the metric works."""
+        rollouts = self._rollouts
+        if rollouts.metric.is_proven or (self._done and not rollouts.metric.is_failing):
+            return rollouts.max_workers
+        return min(rollouts.max_workers, _MOST_UNPROVEN)
 
     def _ran_here(self, rollout: _Rollout) -> Ran:
         return self._rollouts.ran(rollout.job, self._log)
@@ -289,6 +309,33 @@ class _Batch:
         return self._last_sign + (self._rollouts.run_timeout or 0.0) + _EXECUTOR_PATIENCE_SECONDS
 
 
+class Raising:
+    """Let an error that ends a run pass, and make it one that GEPA cannot go on after the second time.
+
+    With raise_on_exception=False GEPA goes on after an Exception, for ever where its budget does not
+    advance (gepa 0.1.4).
+    """
+
+    def __init__(self) -> None:
+        self._raised = False
+
+    @property
+    def has_raised(self) -> bool:
+        """Whether the last time an error passed."""
+        return self._raised
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._raised = False
+        elif isinstance(error, MetricError | DataError):
+            if self._raised:
+                raise MetricBroken(str(error)) from error
+            self._raised = True
+
+
 def stop_when_broken(metric: Metric) -> None:
     """Raise `MetricError` when the metric says that the run has to stop."""
     reason = metric.broken()
@@ -336,17 +383,22 @@ def _checked_run(run: Any) -> _Run:
         raise DefinitionError(
             f"run cannot be called as run(artifact, input): its signature is {signature}"
         ) from None
+    if list(signature.parameters)[:2] == ["input", "artifact"]:
+        raise DefinitionError(
+            f"run gets the artifact first; write it as run(artifact, input), not {signature}"
+        )
     return run
 
 
 def _checked_seconds(value: Any) -> float | None:
     if value is None:
         return None
-    if isinstance(value, int | float) and not isinstance(value, bool) and value > 0 and math.isfinite(value):
+    most = threading.TIMEOUT_MAX / 2  # as long as Python can wait, and still reckon when that ends
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most:
         return float(value)
     raise DefinitionError(
         f"run_timeout={shown(value, with_type=False)} cannot be used: it must be a finite number of seconds, "
-        "above 0; None for no limit"
+        f"above 0 and at most {most:.0e}; None for no limit"
     )
 
 

@@ -1,7 +1,6 @@
 """`Metric`: the one place where a user's `score` is called."""
 
 import contextlib
-import difflib
 import functools
 import json
 import logging
@@ -27,7 +26,7 @@ from .failures import Failure, Failures, closing_warning
 from .function import Ask, caller, function_name, hint, is_async, told
 from .measure import Bill, Observation
 from .memo import ContentMemo, RolloutMemo, content_key
-from .options import MetricOptions, checked_name, checked_options
+from .options import MetricOptions, checked_name, checked_options, near_match
 from .score import Score, clean_text, complete_scores, parse_return, shown
 
 __all__ = ["Isolation", "Metric", "ScoreFunction", "as_metric", "isolations"]
@@ -368,6 +367,16 @@ class Metric:
             )
         return None if self._succeeded else self._stop
 
+    @property
+    def is_failing(self) -> bool:
+        """Whether the function has failed since the run began, or since it last gave a judgement."""
+        return self._row > 0
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the function has ever given a judgement and does not fail in a row too long."""
+        return self._succeeded and self.broken() is None
+
     def begin_again(self) -> None:
         """Forget the failures that count towards a stop; for targets, when they have stopped the run.
 
@@ -618,16 +627,21 @@ def as_metric(score: "ScoreFunction | Metric", **options: Unpack[MetricOptions])
     Raises:
         DefinitionError: Options beside a `Metric`, an unknown option, or as for `Metric`.
     """
+    return metric_with(score, options)
+
+
+def metric_with(
+    score: "ScoreFunction | Metric", options: MetricOptions, own_options: Iterable[str] = ()
+) -> Metric:
+    """Do as `as_metric` does; `own_options` are those that the caller takes, for the message."""
     if isinstance(score, Metric):
         _refuse_options(score, options)
         return score
-    unknown = set(options) - set(MetricOptions.__annotations__)
-    if unknown:
-        option = sorted(unknown)[0]
-        known = ["output", "expected", "metric_lm", "reflection_lm", *MetricOptions.__annotations__]
-        near = difflib.get_close_matches(option, known, n=1)
-        meant = f"; did you mean {near[0]!r}?" if near else ""
-        raise DefinitionError(f"unknown option {option!r}{meant} There are: {', '.join(known)}")
+    for option in options:
+        if option not in MetricOptions.__annotations__:
+            known = [*own_options, *MetricOptions.__annotations__]
+            meant = near_match(option, known)
+            raise DefinitionError(f"unknown option {option!r}{meant} There are: {', '.join(known)}")
     return Metric(score, **options)
 
 

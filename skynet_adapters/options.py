@@ -1,6 +1,7 @@
 """The options of a metric: their names, and what each may be."""
 
 import contextlib
+import difflib
 import math
 from collections.abc import Iterable
 from typing import Any, Literal, TypedDict
@@ -54,6 +55,12 @@ def checked_options(options: MetricOptions) -> dict[str, Any]:
         "copy_inputs": _checked_flag("copy_inputs", given["copy_inputs"]),
         "max_feedback_chars": _checked_count("max_feedback_chars", given["max_feedback_chars"], at_least=100),
     }
+
+
+def near_match(name: str, known: Iterable[str]) -> str:
+    """Ask whether another name was meant, where one is near."""
+    near = difflib.get_close_matches(name, sorted(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def _option_error(option: str, value: object, mend: str) -> DefinitionError:

@@ -13,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from collections import namedtuple
@@ -288,6 +289,116 @@ def test_a_run_that_was_killed_is_resumed(tmp_path):
     assert calls >= 80
 
 
+def proven(score):
+    """A metric that has judged before, so that whole batches run at once from the first on."""
+    metric = Metric(score)
+    assert metric.score_case({"n": 0}, "L0", {"label": "L0"}).error is None
+    return metric
+
+
+def test_a_metric_that_fails_on_everything_is_not_paid_the_whole_data_set_for():
+    ran = []
+
+    def noted(artifact, input):
+        ran.append(input)
+        return run(artifact, input)
+
+    def broken(input, output, expected=None):
+        raise LookupError("no such table")
+
+    adapter = as_gepa_adapter(broken, noted, artifact=SEED)
+    with pytest.raises(MetricError, match="no such table"):
+        adapter.evaluate(CASES * 25, adapter.seed_candidate)
+    assert len(ran) <= 20
+    with pytest.raises(MetricBroken, match="no such table"):
+        adapter.evaluate(CASES * 25, adapter.seed_candidate)
+    assert len(ran) <= 40
+
+
+def test_a_program_that_always_fails_runs_on_all_cases_at_once():
+    together = threading.Barrier(32)
+
+    def failing(artifact, input):
+        if input["n"] != "first":
+            together.wait(30)
+        raise ValueError("no answer")
+
+    adapter = as_gepa_adapter(score, failing, artifact=SEED)
+    cases = [Case("first", {"n": "first"}, {"label": "a"}), *CASES * 4]
+    batch = adapter.evaluate(cases, adapter.seed_candidate)
+    assert all("no answer" in trajectory.score.feedback for trajectory in batch.trajectories or ())
+    assert batch.scores == [0.0] * 33
+
+
+@pytest.mark.parametrize("exception", [True, False])
+def test_cases_that_cannot_be_read_end_a_run(exception):
+    adapter = as_gepa_adapter(score, run, artifact=SEED)
+    with pytest.raises(DataError if exception else MetricBroken, match="is no case"):
+        gepa.optimize(
+            adapter.seed_candidate,
+            trainset=[5, 6, 7],
+            valset=CASES,
+            adapter=adapter,
+            reflection_lm=as_reflection_lm(Reflection()),
+            max_metric_calls=1_000,
+            raise_on_exception=exception,
+            logger=Log(),
+        )
+
+
+def test_a_run_that_yields_is_told_to_return():
+    def yields(artifact, input):
+        yield "L"
+        yield str(input["n"])
+
+    async def yields_too(artifact, input):
+        yield "L"
+
+    for one in (yields, yields_too):
+        adapter = as_gepa_adapter(score, one, artifact=SEED)
+        batch = adapter.evaluate(CASES[:1], adapter.seed_candidate, capture_traces=True)
+        assert "return the whole output at once" in batch.trajectories[0].score.feedback
+        assert adapter.metric.calls == 0
+
+
+def test_a_forked_child_can_go_on_with_an_adapter():
+    script = textwrap.dedent(
+        """
+        import os
+        from skynet_adapters import Case, as_gepa_adapter
+        adapter = as_gepa_adapter(lambda i, o: (1.0, {"feedback": "F."}), lambda a, i: "x", artifact="A")
+        batch = lambda: adapter.evaluate([Case("1", {"n": 1})] * 20, adapter.seed_candidate).scores
+        assert batch() == [1.0] * 20
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if batch() == [1.0] * 20 else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        print("fine")
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "fine", done.stderr
+
+
+@pytest.mark.parametrize("seconds", [1e10, float("inf"), 0, -1, "60"])
+def test_a_run_timeout_that_nobody_can_wait_for_is_refused(seconds):
+    with pytest.raises(DefinitionError, match="run_timeout="):
+        as_gepa_adapter(score, run, artifact=SEED, run_timeout=seconds)
+    with pytest.raises(DefinitionError, match="run_timeout="):
+        as_gepa_evaluator(score, run_timeout=seconds)
+
+
+def test_a_run_whose_parameters_are_the_other_way_round_is_refused():
+    with pytest.raises(DefinitionError, match="run gets the artifact first"):
+        as_gepa_adapter(score, lambda input, artifact: "x", artifact=SEED)
+
+
+@pytest.mark.parametrize("make", [as_gepa_adapter, as_gepa_evaluator])
+def test_an_unknown_option_is_told_the_nearest_that_there_is(make):
+    with pytest.raises(DefinitionError, match="unknown option 'run_timout'; did you mean 'run_timeout'"):
+        make(score, run, artifact=SEED, run_timout=5)
+
+
 def test_several_candidates_are_evaluated_at_once():
     barrier = threading.Barrier(24)
 
@@ -295,7 +406,7 @@ def test_several_candidates_are_evaluated_at_once():
         barrier.wait(10)
         return run(artifact, input)
 
-    adapter = as_gepa_adapter(score, together, artifact=SEED)
+    adapter = as_gepa_adapter(proven(score), together, artifact=SEED)
     batches = adapter.batch_evaluate([({"artifact": text}, CASES) for text in (SEED, RULE, SEED)])
     assert [batch.scores for batch in batches] == [[0.25] * 8, [1.0] * 8, [0.25] * 8]
     result = optimized(
@@ -733,7 +844,7 @@ def test_a_batch_runs_as_one():
         barrier.wait(10)
         return f"L{input['n']}"
 
-    with as_gepa_adapter(plain_score, together, artifact=SEED) as adapter:
+    with as_gepa_adapter(proven(plain_score), together, artifact=SEED) as adapter:
         for _ in range(2):
             assert adapter.evaluate(CASES * 5, adapter.seed_candidate).scores == [1.0] * 40
 
@@ -1075,6 +1186,38 @@ def test_optimize_anything_gives_each_part_its_own_text():
     assert "Answer better." not in of_plan
     assert "The general text." not in of_plan
     assert result.best_candidate == {"plan": RULE, "answer": RULE}
+
+
+@pytest.mark.parametrize("way", ["evaluator", "batch_evaluator"])
+def test_a_text_of_the_artifacts_own_reaches_the_reflection_in_optimize_anything_too(way):
+    def own_text(input, output, expected=None):
+        return 0.5, {"feedback": "For all.", "component_feedback": {"artifact": "For the text alone."}}
+
+    evaluator = as_gepa_evaluator(own_text, run)
+    call = evaluator if way == "evaluator" else evaluator.batch
+    reflection = Reflection()
+    optimize_anything(SEED, **{way: call}, dataset=CASES, config=config(reflection))
+    assert "For the text alone." in reflection.prompts[0]
+    assert "For all." not in reflection.prompts[0]
+
+
+@pytest.mark.parametrize("way", ["evaluator", "batch_evaluator"])
+def test_a_broken_score_stops_optimize_anything_also_where_it_goes_on_after_exceptions(way):
+    ran = []
+
+    def broken(input, output, expected=None):
+        raise LookupError("no such table")
+
+    def noted(artifact, input):
+        ran.append(input)
+        return run(artifact, input)
+
+    evaluator = as_gepa_evaluator(broken, noted)
+    call = evaluator if way == "evaluator" else evaluator.batch
+    going_on = config(Reflection(), budget=400, raise_on_exception=False)
+    with pytest.raises(MetricBroken, match="no such table"):
+        optimize_anything(SEED, **{way: call}, dataset=CASES * 5, config=going_on)
+    assert len(ran) <= 20
 
 
 def test_optimize_anything_may_begin_without_a_seed():
