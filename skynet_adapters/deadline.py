@@ -11,11 +11,10 @@ import contextlib
 import contextvars
 import os
 import threading
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Generic, TypeAlias, TypeVar
 
 __all__ = ["DeadlineExceededError", "call_within", "end_idle_helpers", "start", "wait_within"]
 
@@ -93,8 +92,8 @@ def wait_within(seconds: float | None, awaitable: Awaitable[T], depth: int = 0) 
     ever. Works inside a running loop too, since a background loop has its own thread.
 
     Args:
-        seconds: How long to wait; `None`: for ever. Where no loop takes it up for a while, since another
-            call blocks it, a very short time is counted from when one does.
+        seconds: How long to wait; `None`: for ever. It is counted from when a loop begins it, which
+            takes up to 10 s where other calls block theirs.
         awaitable: Coroutine or other awaitable that is not bound to another loop.
         depth: How many calls it is within, where that is more than this thread's context knows.
 
@@ -197,37 +196,40 @@ class _AsyncCall(_Outcome[T]):
         self._task: asyncio.Task[None] | None = None
 
     def run(self, seconds: float | None) -> T:
-        begun = time.monotonic()
         try:
             self._begin(seconds)
-            left = None if seconds is None else begun + seconds - time.monotonic()
-            # What is short may be over by the time that a busy loop takes it up.
-            self.wait(left if seconds is None else max(cast("float", left), min(seconds, _SHORT_SECONDS)))
+            self.wait(seconds)
         except BaseException:
             self._withdraw()
             raise
         return self.outcome()
 
     def _begin(self, seconds: float | None) -> None:
-        """Offer it to a loop, and to another one for as long as something blocks that."""
+        """Offer it to the loop that serves; where that is busy, to another, and then to one of its own."""
         patience = _LOOP_PATIENCE_SECONDS
         if seconds is not None:
             patience = min(max(seconds / 2, _SHORT_SECONDS), patience)
-        end = None if seconds is None else time.monotonic() + max(seconds, 2 * patience)
-        self._offer()
-        while not self._begun.wait(patience):
-            if end is not None and time.monotonic() >= end:
-                raise DeadlineExceededError
-            self._offer()
+        self._offer(None)
+        if not self._begun.wait(patience):
+            self._offer(self._loop)
+        if not self._begun.wait(patience):
+            self._offer_own()
 
-    def _offer(self) -> None:
+    def _offer(self, blocked: asyncio.AbstractEventLoop | None) -> None:
         with _loops_lock:  # else the loop might have been closed by the time that it gets this
-            loop = _background_loop(self._depth, blocked=self._loop)
-            with self._lock:
-                if self._begun.is_set():
-                    return
-                self._loop = loop
-            loop.call_soon_threadsafe(self._accept, loop)
+            self._give_to(_serving_loop(self._depth, blocked))
+
+    def _offer_own(self) -> None:
+        loop = _new_loop()
+        self._give_to(loop)
+        loop.call_soon_threadsafe(_retire, loop)
+
+    def _give_to(self, loop: asyncio.AbstractEventLoop) -> None:
+        with self._lock:
+            if self._begun.is_set():
+                return
+            self._loop = loop
+        loop.call_soon_threadsafe(self._accept, loop)
 
     def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
         # A context of its own: another loop may have begun it in the one that it was offered in.
@@ -258,19 +260,34 @@ class _AsyncCall(_Outcome[T]):
                     self._awaitable.close()  # spare the user asyncio's "was never awaited"
 
 
-# The loop that serves, for each depth.
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
+# For each depth the loop that serves, above those that were found blocked and will serve again.
+_loops: dict[int, list[asyncio.AbstractEventLoop]] = {}
 _loops_lock = threading.Lock()
 
 
-def _background_loop(depth: int, blocked: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
-    """Give the loop that serves; a new one takes over when that is `blocked`. Needs the lock."""
-    loop = _loops.get(depth)
-    if loop is None or loop is blocked:
-        if loop is not None:
-            loop.call_soon_threadsafe(_retire, loop)
-        loop = _loops[depth] = asyncio.new_event_loop()
-        threading.Thread(target=_serve_loop, args=(loop,), name="skynet-adapters-loop", daemon=True).start()
+def _serving_loop(depth: int, blocked: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
+    """Give the loop that serves; a new one stands in while that is `blocked`. Needs the lock."""
+    loops = _loops.setdefault(depth, [])
+    if not loops or loops[-1] is blocked:
+        if blocked is not None:
+            blocked.call_soon_threadsafe(_serve_again, depth, blocked)
+        loops.append(_new_loop())
+    return loops[-1]
+
+
+def _serve_again(depth: int, loop: asyncio.AbstractEventLoop) -> None:
+    """End those that stood in for a loop, from within it: what lives in a module is bound to the first."""
+    with _loops_lock:
+        loops = _loops[depth]
+        if loop in loops:
+            while loops[-1] is not loop:
+                stood_in = loops.pop()
+                stood_in.call_soon_threadsafe(_retire, stood_in)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=_serve_loop, args=(loop,), name="skynet-adapters-loop", daemon=True).start()
     return loop
 
 
