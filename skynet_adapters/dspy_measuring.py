@@ -75,7 +75,10 @@ def measuring(*, prices: Prices | None = None) -> Generator[None]:
 @contextlib.contextmanager
 def _with_callback(meter: "_Meter") -> Generator[None]:
     # Not `dspy.context`, which snapshots all settings, so that a `configure` in the block would do nothing.
-    overrides: Any = thread_local_overrides.get() | {"callbacks": [*dspy.settings.callbacks, meter]}
+    overrides: Any = thread_local_overrides.get() | {
+        "callbacks": [*dspy.settings.callbacks, meter],
+        "caller_modules": [*(dspy.settings.caller_modules or ()), _Overhears(meter)],
+    }
     token = thread_local_overrides.set(overrides)
     try:
         yield
@@ -250,7 +253,8 @@ class _Asked:
 class _Span:
     """One call of a module (or of a tool or model that no module made), and what is below it."""
 
-    def __init__(self, outer: "_Span | None", is_module: bool = True) -> None:
+    def __init__(self, meter: "_Meter", outer: "_Span | None", is_module: bool = True) -> None:
+        self.meter = meter
         self.outer = outer
         self.is_module = is_module
         self.strand = _strand()
@@ -271,7 +275,14 @@ class _Span:
             yield span
             span = span.outer
 
+    def root(self) -> "_Span":
+        """Give the call that is made from no other one."""
+        *_, last = self.line()
+        return last
+
     def observation(self) -> Observation:
+        if self.meter.is_blind:
+            return unmeasured(_BLIND, time_ms=self._seconds() * 1e3)
         if self.own_run and not self.asked and not self.modules:
             why = "no model call was seen; only those of a dspy.LM can be measured"
             return unmeasured(why, time_ms=self._seconds() * 1e3)
@@ -325,6 +336,11 @@ def _hidden() -> str:
     return " (with disable_history=True DSPy keeps none)" if dspy.settings.disable_history else ""
 
 
+_BLIND = (
+    "a model call was made where the program has set callbacks of its own, so that nobody can tell whose it "
+    "was; set them as dspy.context(callbacks=[*dspy.settings.callbacks, ...])"
+)
+_SHARED = unmeasured("the program gave this same object as another answer too, and it is judged later")
 _SEVERAL = unmeasured(
     "the program is a function that calls several modules; make it a dspy.Module, measured as one"
 )
@@ -382,6 +398,23 @@ class _Ended(NamedTuple):
 _ended: ContextVar[_Ended | None] = ContextVar("skynet_adapters_ended", default=None)
 
 
+class _Overhears:
+    """Get the history entry of every call, those too of which no callback is told."""
+
+    def __init__(self, meter: "_Meter") -> None:
+        self._meter = meter
+
+    @property
+    def history(self) -> Any:
+        return self
+
+    def __len__(self) -> int:
+        return 0
+
+    def append(self, entry: Mapping[str, Any]) -> None:
+        self._meter.overheard(entry)
+
+
 class _Meter(BaseCallback):
     """Collect, for each call of a module, the model calls that are made below it."""
 
@@ -389,7 +422,9 @@ class _Meter(BaseCallback):
         self.prices = prices
         self.open_spans: dict[str, _Span] = {}
         self._lm_calls: dict[str, tuple[_Span, _Asked, Any, Mapping[str, Any]]] = {}
-        self._by_answer: dict[int, tuple[weakref.ref[Any], _Span]] = {}
+        # The answer, whose it is, and whether it was another call's too.
+        self._by_answer: dict[int, tuple[weakref.ref[Any], _Span, bool]] = {}
+        self.is_blind = False
         self._of_functions: set[str] = set()
 
     def of(self, answer: object) -> Observation:
@@ -400,7 +435,7 @@ class _Meter(BaseCallback):
             return _SEVERAL if last.span.is_part else last.span.observation()
         known = self._by_answer.get(id(answer))
         if known is not None and known[0]() is answer:
-            return known[1].observation()
+            return _SHARED if known[2] else known[1].observation()
         return unmeasured(
             "this answer is not what a dspy.Module gave inside of `with measuring():`; a function around a "
             "module has to be made a module"
@@ -413,7 +448,7 @@ class _Meter(BaseCallback):
         if outer is not None and outer.own_run and not outer.modules and not outer.asked:
             outer.strand = _strand()  # a `run` goes on in a thread of its own
         if is_module or outer is None:
-            span = _Span(outer, is_module)
+            span = _Span(self, outer, is_module)
             if is_module:
                 for above in span.line():
                     above.modules += 1
@@ -481,7 +516,10 @@ class _Meter(BaseCallback):
                     if kept.get(key, (None,))[0] is reference:
                         del kept[key]
 
-                self._by_answer[key] = (weakref.ref(answer, gone), span)
+                known = self._by_answer.get(key)
+                same = known if known is not None and known[0]() is answer else None
+                shared = same is not None and (same[2] or same[1].root() is not span.root())
+                self._by_answer[key] = (weakref.ref(answer, gone), span, shared)
 
     def on_lm_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Count a model call for everything that it is made from; called by DSPy."""
@@ -517,10 +555,25 @@ class _Meter(BaseCallback):
                 call = first.call._replace(cached=True)
         asked.call = call
 
+    def overheard(self, entry: Mapping[str, Any]) -> None:
+        """Take the entry of a call; of interest is one that this callback was not told of."""
+        call_id = cast("str", ACTIVE_CALL_ID.get())
+        if call_id in self._lm_calls:
+            return
+        span = self.open_spans.get(call_id)
+        if span is None:
+            self.is_blind = True
+            return
+        asked = _Asked(_strand())
+        asked.call = model_call(entry)
+        asked.longer = -1.0 if asked.call.cached else 0.0
+        for above in span.line():
+            above.asked.append(asked)
+
     @contextlib.contextmanager
     def rollout(self) -> Generator[_Span]:
         """Measure a block as one rollout."""
-        span, call_id = _Span(None, is_module=False), uuid.uuid4().hex
+        span, call_id = _Span(self, None, is_module=False), uuid.uuid4().hex
         span.own_run = True
         self.open_spans[call_id] = span
         token = ACTIVE_CALL_ID.set(cast("Any", call_id))

@@ -40,25 +40,27 @@ class BilledCalls(list[Any]):
 
 
 @contextlib.contextmanager
-def apart(bill: Bill, name: str) -> Generator[None]:
+def apart(bill: Bill | None, name: str) -> Generator[None]:
     """Ask models apart from the program, and put each call on `bill`.
 
     Args:
-        bill: Whose calls they are.
+        bill: Whose calls they are. `None`: no metric's, so that a rollout counts them as its own: what
+            is judged must not hide what it costs.
         name: What is asked; a call of it that DSPy does not see is billed without figures.
     """
-    calls, unseen = BilledCalls(bill), ModelCall(name)
+    paid = bill or Bill()
+    calls, unseen = BilledCalls(paid), ModelCall(name)
     overrides: Any = thread_local_overrides.get() | {
         "trace": [],
         "caller_modules": [calls],
         "usage_tracker": None,
         "caller_predict": None,
         "send_stream": None,
-        INSIDE_METRIC: bill,
+        **({INSIDE_METRIC: bill} if bill is not None else {}),
     }
     token = thread_local_overrides.set(overrides)
     try:
-        with judging():
+        with judging() if bill is not None else contextlib.nullcontext():
             yield
     except BaseException:
         unseen = ModelCall(name, False, 0, 0, 0.0)  # providers charge nothing for a call that failed
@@ -66,7 +68,7 @@ def apart(bill: Bill, name: str) -> Generator[None]:
     finally:
         thread_local_overrides.reset(token)
         if not calls:
-            bill.add(unseen)
+            paid.add(unseen)
 
 
 def ask(model: Any, messages: list[dict[str, Any]]) -> Any:

@@ -32,7 +32,8 @@ def llm(
 
     The question goes to the metric model, else to the reflection model; `set_models` and `models`
     say which those are, and so do the options `metric_lm=` and `reflection_lm=` of the adapters. What
-    it costs is in `metric.bill`, and nowhere in the program that is judged.
+    it costs is in `metric.bill`, and nowhere in the program that is judged. A program that asks with
+    it pays itself.
 
     It waits for the answer; an async metric asks with `await asyncio.to_thread(llm, ...)`.
 
@@ -237,7 +238,7 @@ def _answer(model: Any, name: str, messages: Messages) -> Any:
         bill = bill_of_judge() or Bill()
         bill.add(ModelCall(name))
         return _called(model, messages)
-    bill = bill_of_judge() or part.bill() or Bill()
+    bill = bill_of_judge() or part.bill()
     with part.apart(bill, name):
         return part.ask(model, messages) if part.is_dspys(model) else _called(model, messages)
 

@@ -10,6 +10,7 @@ from typing import Any
 import dspy
 import gepa
 import pytest
+from dspy.utils.callback import BaseCallback
 
 from skynet_adapters import (
     Metric,
@@ -25,7 +26,7 @@ from skynet_adapters import (
 from skynet_adapters.dspy_measuring import _Asked, _longest
 from skynet_adapters.measure import observation, service_cost
 
-from .model_server import ModelServer, in_fields, text_of
+from .model_server import ModelServer, RefusedError, in_fields, text_of
 
 ROLLOUTS = 200
 THREADS = 8
@@ -311,6 +312,58 @@ class Silent:
     def log(self, message): ...
 
 
+def test_each_attempt_of_refine_is_a_rollout():
+    attempts = Watching()
+
+    def never_enough(input, output, expected=None):
+        attempts.read.append((input["question"].split()[0], observation()))
+        return 0.0, {"feedback": "Read."}
+
+    def advising(messages):
+        if "advice" in text_of(messages[-1:]):
+            raise RefusedError(400)  # the attempts go on without it
+        return in_fields()(messages)
+
+    with ModelServer(advising) as server:
+        program = dspy.Refine(
+            dspy.Predict("question -> answer"), N=2, reward_fn=as_dspy_reward(never_enough), threshold=1.0
+        )
+        with dspy.context(lm=server.lm()), measuring():
+            for case in cases(3):
+                program(question=case.question)
+    assert len(attempts.read) == len(server.served) == 6
+    assert rollouts(attempts) == served_rollouts(server)
+
+
+def test_answers_that_are_judged_later_keep_what_they_took():
+    watching = Watching()
+    metric, program, devset = watching(), dspy.Predict("question -> answer"), cases(40)
+
+    async def by_hand(case):
+        return await program.acall(question=case.question)
+
+    async def all_of_them():
+        return await asyncio.gather(*(by_hand(case) for case in devset[20:]))
+
+    with ModelServer(in_fields()) as server, dspy.context(lm=server.lm()), measuring():
+        pairs = [(program, case) for case in devset[:20]]
+        answers = dspy.Parallel(num_threads=THREADS, disable_progress_bar=True)(pairs)
+        answers += asyncio.run(all_of_them())
+        for case, answer in zip(devset, answers, strict=True):
+            metric(case, answer)
+    assert rollouts(watching) == served_rollouts(server)
+
+
+def test_an_object_that_is_several_answers_is_not_measured_once_it_is_judged_later():
+    watching = Watching()
+    metric, program = watching(), Shared()
+    with ModelServer(in_fields()) as server, dspy.context(lm=server.lm()), measuring():
+        answers = [program(question=case.question) for case in cases(2)]
+        dspy.Predict("question -> answer")(question="case-3")
+        metric(cases(1)[0], answers[0])
+    assert "same object as another answer" in watching.read[0][1].reasons["cost_usd"]
+
+
 # --- the judge's own calls --------------------------------------------------------------------------
 
 
@@ -359,20 +412,34 @@ def test_a_judge_inside_of_a_program_is_no_part_of_it():
         judge = server.lm("openai/gpt-4.1-mini")
         reward = as_dspy_reward(judged, metric_lm=judge)
 
-        def by_hand(args, pred):
-            with models(metric_lm=judge):
-                llm("And now?", input=args["question"])
-            return reward(args, pred)
-
-        program = dspy.BestOfN(dspy.Predict("question -> answer"), N=3, reward_fn=by_hand, threshold=1.0)
+        program = dspy.BestOfN(dspy.Predict("question -> answer"), N=3, reward_fn=reward, threshold=1.0)
         evaluate(program, whole(), cases(20), server.lm())
-    assert len(server.of("gpt-4.1-mini")) == 3 * 60
+    assert len(server.of("gpt-4.1-mini")) == 2 * 60
     assert reward.metric.bill.calls == 2 * 60
     assert len(attempts) == 60
     assert {seen.model_calls for seen in attempts} == {1}
     assert {case: figures(seen) for case, seen in whole.read} == {
         case: figures(calls) for case, calls in server.by_case().items()
     }
+
+
+def test_a_program_cannot_hide_its_calls_behind_the_judge_s():
+    from skynet import llm
+
+    class Hiding(dspy.Module):
+        def forward(self, question):
+            return dspy.Prediction(answer=llm("Answer.", input=question))
+
+    watching = Watching()
+    with ModelServer(in_fields()) as server, models(metric_lm=server.lm()):
+        evaluate(Hiding(), watching(), cases(20), server.lm())
+        data = [{"input": {"question": case.question}} for case in cases(20, 20)]
+        with as_gepa_adapter(
+            watching.score, lambda artifact, input: llm("Answer.", input=input["question"]), artifact="x"
+        ) as adapter:
+            adapter.evaluate(data, adapter.seed_candidate)
+    assert len(watching.read) == 40
+    assert rollouts(watching) == served_rollouts(server)
 
 
 # --- time -------------------------------------------------------------------------------------------
@@ -469,7 +536,7 @@ def test_the_order_of_evaluation_does_not_decide_which_program_wins():
     def score(input, output, expected=None):
         return min(1.0, 50 / observation().time_ms), {"feedback": f"{observation().time_ms:.0f} ms."}
 
-    with ModelServer(in_fields(), lambda messages: 0.3 if "slowly" in text_of(messages) else 0.1) as server:
+    with ModelServer(in_fields(), lambda messages: 0.6 if "slowly" in text_of(messages) else 0.1) as server:
         lm = server.lm(cache=True)
         quick = dspy.Predict(dspy.Signature("question -> answer", "Answer quickly."))
         slow = dspy.Predict(dspy.Signature("question -> answer", "Answer slowly."))
@@ -527,6 +594,37 @@ def test_a_run_that_asks_no_model_that_can_be_seen_is_measured_in_time_alone():
     assert seen.time_ms >= 0
     assert (seen.model_calls, seen.cost_usd) == (None, None)
     assert "only those of a dspy.LM can be measured" in seen.reasons["cost_usd"]
+
+
+class Tracer(BaseCallback): ...
+
+
+class WithCallbacks(dspy.Module):
+    def __init__(self, callbacks):
+        super().__init__()
+        self.write = dspy.Predict("question -> answer")
+        self.own = callbacks
+
+    def forward(self, question):
+        with dspy.context(callbacks=self.own):
+            return self.write(question=question)
+
+
+def test_calls_where_a_program_has_taken_all_callbacks_away_are_measured_still():
+    watching = Watching()
+    with ModelServer(in_fields()) as server:
+        evaluate(WithCallbacks([]), watching(), cases(40), server.lm())
+    assert rollouts(watching) == served_rollouts(server)
+
+
+def test_calls_where_a_program_has_set_callbacks_of_its_own_are_not_measured_and_it_says_so():
+    watching = Watching()
+    with ModelServer(in_fields()) as server:
+        evaluate(WithCallbacks([Tracer()]), watching(), cases(5), server.lm())
+    for _, seen in watching.read:
+        assert (seen.model_calls, seen.cost_usd) == (None, None)
+        assert "set callbacks of its own" in seen.reasons["cost_usd"]
+        assert seen.time_ms > 0
 
 
 def test_a_function_around_a_module_is_not_measured_and_says_so():
@@ -631,8 +729,6 @@ def test_a_metric_that_reads_measurements_is_asked_for_equal_contents_too():
 
 
 def test_a_call_that_failed_counts_without_tokens():
-    from .model_server import RefusedError
-
     watching = Watching()
 
     def answer(messages):
