@@ -774,3 +774,27 @@ def test_a_metric_of_the_core_is_given_what_a_rollout_took():
 
     metric = Metric(lambda input, output, expected: (1.0, {"feedback": f"{observation().time_ms:.0f} ms"}))
     assert metric.score_case({}, "A", observation=Observation(time_ms=12.0)).feedback == "12 ms"
+
+
+@pytest.mark.shared
+def test_the_example_metric_of_speed_and_cost_runs_unchanged_in_evaluate_and_gepa(shared_metric):
+    def speed_and_cost(input, output, expected):
+        return shared_metric("accuracy_speed_cost")(input, output, {"label": "A"})
+
+    with ModelServer(in_fields(answer="A")) as server:
+        predict, lm = dspy.Predict("question -> answer"), server.lm()
+        result = evaluate(predict, as_dspy_metric(speed_and_cost), cases(4), lm)
+        with (
+            dspy.context(lm=lm),
+            as_gepa_adapter(
+                speed_and_cost, program_run(predict), artifact=program_artifact(predict)
+            ) as adapter,
+        ):
+            batch = adapter.evaluate(cases(4, 4), adapter.seed_candidate, capture_traces=True)
+    feedbacks = [score.feedback for *_, score in result.results]
+    feedbacks += [trajectory.score.feedback for trajectory in batch.trajectories]
+    assert len(feedbacks) == 8
+    for feedback in feedbacks:
+        assert "Speed" in feedback
+        assert "Cost" in feedback
+        assert "not measured" not in feedback
