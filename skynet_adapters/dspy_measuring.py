@@ -247,16 +247,14 @@ class _Asked:
         self.ended = self.begun
         self.call: ModelCall | None = None  # until it is done
         self.longer = 0.0  # how many seconds longer the first real answer took; -1: not known
-        self.why = "its answer came from a cache, and this process has not seen the first one"
 
 
 class _Span:
     """One call of a module (or of a tool or model that no module made), and what is below it."""
 
-    def __init__(self, meter: "_Meter", outer: "_Span | None", is_module: bool = True) -> None:
+    def __init__(self, meter: "_Meter", outer: "_Span | None") -> None:
         self.meter = meter
         self.outer = outer
-        self.is_module = is_module
         self.strand = _strand()
         self.asked: list[_Asked] = []
         self.judged: list[tuple[float, float]] = []  # when a metric judged a part of it
@@ -281,11 +279,14 @@ class _Span:
         return last
 
     def observation(self) -> Observation:
+        unknown_time = next((asked for asked in tuple(self.asked) if asked.longer < 0), None)
+        time_ms = None if unknown_time is not None else self._seconds() * 1e3
         if self.meter.is_blind:
-            return unmeasured(_BLIND, time_ms=self._seconds() * 1e3)
+            return unmeasured(_BLIND, time_ms=time_ms)
         if self.own_run and not self.asked and not self.modules:
-            why = "no model call was seen; only those of a dspy.LM can be measured"
-            return unmeasured(why, time_ms=self._seconds() * 1e3)
+            return unmeasured(
+                "no model call was seen; only those of a dspy.LM can be measured", time_ms=time_ms
+            )
         reasons: dict[str, str] = {}
         calls = [asked.call for asked in tuple(self.asked)]
         if any(call is None for call in calls):
@@ -299,12 +300,11 @@ class _Span:
                 reasons.setdefault(name, why(missing[0]))
             return None if name in reasons else sum(numbers)
 
-        unknown_time = next((asked for asked in self.asked if asked.longer < 0), None)
         if unknown_time is not None:
             name = unknown_time.call.model if unknown_time.call is not None else ""
-            reasons["time_ms"] = f"the model {name!r} was asked, and {unknown_time.why}"
+            reasons["time_ms"] = f"the model {name!r} was asked, and {_FIRST_UNKNOWN}"
         return Observation(
-            time_ms=None if unknown_time is not None else self._seconds() * 1e3,
+            time_ms=time_ms,
             model_calls=len(calls),
             cached_calls=total("cached_calls", [int(call.cached) for call in done], _no_usage),
             input_tokens=total("input_tokens", [call.input_tokens for call in done], _no_usage),
@@ -336,6 +336,7 @@ def _hidden() -> str:
     return " (with disable_history=True DSPy keeps none)" if dspy.settings.disable_history else ""
 
 
+_FIRST_UNKNOWN = "its answer came from a cache, and this process has not seen the first one"
 _BLIND = (
     "a model call was made where the program has set callbacks of its own, so that nobody can tell whose it "
     "was; set them as dspy.context(callbacks=[*dspy.settings.callbacks, ...])"
@@ -448,7 +449,7 @@ class _Meter(BaseCallback):
         if outer is not None and outer.own_run and not outer.modules and not outer.asked:
             outer.strand = _strand()  # a `run` goes on in a thread of its own
         if is_module or outer is None:
-            span = _Span(self, outer, is_module)
+            span = _Span(self, outer)
             if is_module:
                 for above in span.line():
                     above.modules += 1
@@ -573,7 +574,7 @@ class _Meter(BaseCallback):
     @contextlib.contextmanager
     def rollout(self) -> Generator[_Span]:
         """Measure a block as one rollout."""
-        span, call_id = _Span(self, None, is_module=False), uuid.uuid4().hex
+        span, call_id = _Span(self, None), uuid.uuid4().hex
         span.own_run = True
         self.open_spans[call_id] = span
         token = ACTIVE_CALL_ID.set(cast("Any", call_id))
