@@ -290,7 +290,7 @@ def load_score(path: str | os.PathLike[str]) -> Any:
 
 
 def _read_source(file: Path) -> str:
-    """Read and compile the file only to say what is wrong with it; Python reads it again."""
+    """Read the file only to say what is wrong with it; Python reads it again."""
     if file.is_dir():
         inside = f", such as {file / 'metric.py'}" if (file / "metric.py").is_file() else ""
         raise DefinitionError(f"{file}: this is a folder; give the metric's file in it{inside}")
@@ -305,25 +305,26 @@ def _read_source(file: Path) -> str:
     try:
         source = importlib.util.decode_source(content)
     except (SyntaxError, UnicodeDecodeError) as error:
-        raise DefinitionError(f"{_undecodable(file, content, error)}; save the file as UTF-8") from None
-    try:
-        compile(source, str(file), "exec", dont_inherit=True)
-    except SyntaxError as error:
-        text = f": {error.text.strip()}" if error.text else ""
+        raise DefinitionError(f"{_undecodable(file, content, error)}; {_AS_UTF8}") from None
+    if "\0" in source:
         raise DefinitionError(
-            f"{_place(file, error.lineno)}: this is not valid Python ({error.msg}){text}"
-        ) from None
-    except ValueError as error:  # NULs, up to Python 3.11
-        raise DefinitionError(f"{file}: this is not Python source ({error}); save it as UTF-8") from None
+            f"{_place(file, _line_at(content, content.find(0)))}: it holds a NUL; {_AS_UTF8}"
+        )
     return source
+
+
+_AS_UTF8 = "save the file as UTF-8"
+
+
+def _line_at(content: bytes, position: int) -> int:
+    return content.count(b"\n", 0, position) + 1
 
 
 def _undecodable(file: Path, content: bytes, error: SyntaxError | UnicodeDecodeError) -> str:
     try:
         content.decode()
     except UnicodeDecodeError as wrong:
-        line = content.count(b"\n", 0, wrong.start) + 1
-        return f"{_place(file, line)}: this is not UTF-8"
+        return f"{_place(file, _line_at(content, wrong.start))}: this is not UTF-8"
     return f"{file}: its coding comment is wrong ({error})"
 
 
@@ -340,9 +341,10 @@ def _executed(file: Path) -> ModuleType:
 
 
 def _what_it_raised(file: Path, error: BaseException) -> str:
-    if isinstance(error, SyntaxError) and error.filename:  # in a file beside it
-        place = _place(Path(error.filename), error.lineno)
-        return f"{place}: this is not valid Python ({error.msg}), and {file.name} imports it"
+    if isinstance(error, SyntaxError) and Path(error.filename or "").is_file():
+        place, text = _place(Path(error.filename or ""), error.lineno), (error.text or "").strip()
+        imported = "" if Path(error.filename or "") == file else f"; {file.name} imports it"
+        return f"{place}: this is not valid Python ({error.msg}){': ' if text else ''}{text}{imported}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".py")]
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(file.parent)]
     inside = [frame for frame in own if not _is_installed(frame.filename)]

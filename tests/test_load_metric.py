@@ -388,7 +388,7 @@ def test_a_file_that_cannot_be_a_metric_is_told_where_and_what_to_do(folder, sou
             b"# coding: nonsense\n",
             "its coding comment is wrong .unknown encoding: nonsense.*; save the file as UTF-8",
         ),
-        (b"x = 1\0\n", "null byte"),
+        (b"x = 1\ny = 2\0\n", r"metric\.py, line 2: it holds a NUL; save the file as UTF-8"),
     ],
 )
 def test_a_file_in_another_encoding_is_told_so(folder, content, said):
