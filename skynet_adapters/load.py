@@ -21,7 +21,7 @@ from .memo import content_key
 from .metric import Metric, ScoreFunction, as_metric
 from .options import MetricOptions
 from .score import clean_text, shown
-from .sibling_imports import PACKAGE_PREFIX, import_apart
+from .sibling_imports import PACKAGE_PREFIX, import_apart, plain_module
 
 __all__ = ["fingerprint", "load_metric"]
 
@@ -69,12 +69,12 @@ def _parts(thing: Any, seen: _Seen) -> Iterator[bytes]:
         yield from _value({name: options[name] for name in _DECIDING_OPTIONS}, seen)
         yield from _parts(thing.score, seen)
     elif inspect.isbuiltin(thing) or isinstance(thing, type):
-        yield f"{thing.__module__}.{thing.__qualname__}".encode()
+        yield f"{plain_module(thing.__module__)}.{thing.__qualname__}".encode()
     elif inspect.ismethod(thing):
         yield from _parts(thing.__func__, seen)
         yield from _value(thing.__self__, seen)
     elif inspect.isfunction(thing) and _is_installed(thing.__code__.co_filename):
-        yield f"{thing.__module__}.{thing.__qualname__}".encode()
+        yield f"{plain_module(thing.__module__)}.{thing.__qualname__}".encode()
     elif inspect.isfunction(thing):
         yield from _code(thing.__code__, seen)
         yield from _value([thing.__defaults__, thing.__kwdefaults__], seen)
@@ -115,7 +115,7 @@ def _value(value: Any, seen: _Seen) -> Iterator[bytes]:
 
 
 def _items(kind: Any, items: Iterable[Any], seen: _Seen) -> Iterator[bytes]:
-    yield f"{kind.__module__}.{kind.__qualname__}".encode()
+    yield f"{plain_module(kind.__module__)}.{kind.__qualname__}".encode()
     for item in items:  # an item of a dict is a pair
         yield b"item"
         yield from _value(item, seen)
@@ -351,7 +351,7 @@ def _what_it_raised(file: Path, error: BaseException) -> str:
     frame = inside[-1] if inside else None
     place = _place(Path(frame.filename), frame.lineno) if frame else str(file)
     line = f" at `{frame.line}`" if frame and frame.line else ""
-    said = re.sub(rf"{re.escape(PACKAGE_PREFIX)}\d+\.", "", clean_text(str(error), 500))
+    said = re.sub(rf"\b{PACKAGE_PREFIX}\d+\.", "", clean_text(str(error), 500))
     mend = "mend that line; it runs when the file is loaded"
     if isinstance(error, ModuleNotFoundError):
         mend = f"install that package, or put its file beside {file.name}"

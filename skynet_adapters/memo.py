@@ -18,6 +18,8 @@ from decimal import Decimal
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar, cast
 
+from .sibling_imports import plain_module
+
 __all__ = ["ContentMemo", "RolloutMemo", "content_key"]
 
 T = TypeVar("T")
@@ -222,7 +224,8 @@ def _parts(kind: Any, value: Any, known: _Digests) -> list[bytes]:
 
 
 def _hashed(kind: Any, parts: list[bytes]) -> bytes:
-    whole = blake2b(f"{kind.__module__}.{kind.__qualname__}".encode(), digest_size=32)
+    name = f"{plain_module(kind.__module__)}.{kind.__qualname__}"  # the same however often a file is loaded
+    whole = blake2b(name.encode(), digest_size=32)
     for part in parts:
         whole.update(len(part).to_bytes(8, "big") + part)
     return whole.digest()

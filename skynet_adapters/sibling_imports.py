@@ -18,11 +18,9 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
-
 from .errors import DefinitionError
 
-__all__ = ["PACKAGE_PREFIX", "check_skynet", "import_apart", "package_of"]
+__all__ = ["PACKAGE_PREFIX", "check_skynet", "import_apart", "package_of", "plain_module"]
 
 PACKAGE_PREFIX = "_skynet_metric_"
 _numbers = itertools.count(1)
@@ -62,6 +60,8 @@ def import_apart(path: Path) -> ModuleType:
         for other in [other for other in sys.modules if package_of(other) == package]:
             del sys.modules[other]
         raise
+    import cloudpickle  # pyright: ignore[reportMissingTypeStubs]
+
     # Another process knows none of these modules, so their functions travel by value.
     cloudpickle.register_pickle_by_value(sys.modules[package])  # pyright: ignore[reportUnknownMemberType]
     return module
@@ -71,6 +71,12 @@ def package_of(module: str) -> str:
     """Give the package that a module was imported apart in, or an empty text."""
     package = module.partition(".")[0]
     return package if package in _folders else ""
+
+
+def plain_module(name: str | None) -> str | None:
+    """Give a module's name as its file would have it, the same for every import of it."""
+    package = package_of(name or "")
+    return name[len(package) + 1 :] if name and package else name
 
 
 def check_skynet() -> None:

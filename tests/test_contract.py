@@ -25,7 +25,8 @@ from skynet_adapters import (
 from skynet_adapters.helpers_used import helpers_used
 from skynet_adapters.measure import Observation, observed
 
-from .scripted import answering
+from .model_server import ModelServer, in_fields
+from .scripted import chat, scripted_lm
 
 LABELS = [
     Case("1", {"text": "I was charged twice."}, {"label": "billing"}),
@@ -533,9 +534,7 @@ def test_a_run_with_an_artifact_gets_both_and_may_be_async():
 
 def test_a_dspy_program_is_run_by_program_run():
     program = dspy.Predict("text -> label")
-    with dspy.context(lm=answering(lambda text: "billing", "text")):
-        lm = dspy.settings.lm
-        lm.engine.answer = lambda messages: "[[ ## label ## ]]\nbilling\n\n[[ ## completed ## ]]"
+    with dspy.context(lm=scripted_lm(lambda messages: chat(label="billing"))):
         report = check_contract(good, LABELS, program_run(program), artifact=program_artifact(program))
     assert report["Run"].status == "passed"
     assert report["Metric return value"].seen.endswith(": 1, 0, 0")
@@ -662,6 +661,18 @@ def test_measurements_need_a_run(file):
         measured = check_contract(path, LABELS)
     assert measured["Measurements"].seen == "it uses reward; 812 ms and 0.002 US dollars"
     assert measured["Metric return value"].seen.endswith(": 1, 1, 1")
+
+
+def test_time_and_cost_of_a_program_are_those_of_its_model_server(file):
+    program = dspy.Predict("text -> label")
+    with ModelServer(in_fields(label="billing")) as server, dspy.context(lm=server.lm(cache=False)):
+        report = check_contract(
+            file(REWARD), LABELS, program_run(program), artifact=program_artifact(program)
+        )
+    assert len(server.served) == 3
+    assert report["Measurements"].status == "passed"
+    assert f"{server.served[0].cost:g} US dollars" in report["Measurements"].seen
+    assert report["Metric return value"].seen.endswith(": 1, 0.3, 0.3")
 
 
 def test_the_lines_of_a_reward_do_not_make_a_feedback_useful(file):

@@ -260,6 +260,45 @@ def test_a_fault_in_a_file_beside_it_names_that_file(folder):
         load_metric(path)
 
 
+LIMITS = """
+import enum
+from dataclasses import dataclass
+from typing import NamedTuple
+from pydantic import BaseModel
+
+class Plain:
+    def __init__(self): self.most = 3
+
+class Level(enum.Enum):
+    HIGH = 1
+
+class Pair(NamedTuple):
+    most: int = 3
+
+@dataclass
+class Data:
+    most: int = 3
+
+class Model(BaseModel):
+    most: int = 3
+"""
+
+
+@pytest.mark.parametrize(
+    "limits", ["Plain()", "Plain", "Level.HIGH", "Pair()", "Data()", "Model()", "{'a': [Data()]}"]
+)
+def test_a_fingerprint_is_the_same_for_every_load_and_knows_the_classes_beside_the_metric(folder, limits):
+    def loaded(limits, files=LIMITS):
+        source = (
+            "from limits import *\n"
+            f"def score(input, output, expected=None, limits={limits}):\n    return 1.0, {{}}"
+        )
+        return fingerprint(load_metric(folder(source, limits=files)))
+
+    assert loaded(limits) == loaded(limits)
+    assert len({loaded(limits), loaded("4"), loaded(limits, LIMITS + "\n")}) == 3
+
+
 # --- other processes -----------------------------------------------------------------------------
 
 
