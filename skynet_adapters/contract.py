@@ -153,7 +153,7 @@ def _loaded(metric: Any, options: MetricOptions) -> tuple[str, list[Check], Metr
         path = Path(cast("str | os.PathLike[str]", metric))
         name = path.stem
         try:
-            score: Any = call_within(_LOAD_SECONDS, functools.partial(load_score, path))
+            score: Any = _load(path)
         except DefinitionError as error:
             why, _, mend = str(error).rpartition("; ")
             return name, [_failed("Loads", why or mend, mend if why else ""), _untried("Signature")], None
@@ -178,6 +178,15 @@ def _loaded(metric: Any, options: MetricOptions) -> tuple[str, list[Check], Metr
         [loads, Check("Signature", "passed", _signature(made.score))],
         Metric(state["score"], **own),
     )
+
+
+def _load(path: Path) -> Any:
+    """Load the file, and give up on one that hangs."""
+    try:
+        return call_within(_LOAD_SECONDS, functools.partial(load_score, path))
+    except DefinitionError:
+        # It came to an end, so once more in this thread: event loops and signals want the main one.
+        return load_score(path)
 
 
 _MEND_LOADING = "take out of the file what waits or computes while it is loaded"

@@ -243,6 +243,12 @@ def test_a_file_with_a_wrong_signature_loads_and_fails_at_its_signature(file):
     assert (report["Loads"].status, report["Signature"].status) == ("passed", "failed")
 
 
+def test_a_file_that_wants_the_main_thread_loads(file):
+    source = "import signal\nsignal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT))\n"
+    report = check_contract(file(source + "def score(input, output): return 1.0, {'feedback': '-'}"), LABELS)
+    assert report["Loads"].status == "passed"
+
+
 def test_a_file_that_never_finishes_loading_ends(file, monkeypatch):
     monkeypatch.setattr("skynet_adapters.contract._LOAD_SECONDS", 0.05)
     report = check_contract(file("import time\ntime.sleep(5)"), LABELS)
