@@ -7,7 +7,8 @@ text travels as the one part `"artifact"` and comes back as a text.
 import contextlib
 import json
 import os
-import tempfile
+import shutil
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar, cast
@@ -47,11 +48,11 @@ def to_candidate(artifact: Artifact) -> dict[str, str]:
         {'plan': 'First plan.', 'answer': 'Then answer.'}
     """
     if isinstance(artifact, str):
-        return {TEXT_COMPONENT: str(artifact)}
+        return {TEXT_COMPONENT: _exact(artifact)}
     fault = _fault_in_parts(artifact)
     if fault is not None:
         raise DefinitionError(f"the artifact {fault}; {_SHAPE}")
-    return dict(artifact)
+    return {_exact(name): _exact(text) for name, text in artifact.items()}
 
 
 def to_artifact(candidate: Mapping[str, str], like: A) -> A:
@@ -88,14 +89,15 @@ def to_artifact(candidate: Mapping[str, str], like: A) -> A:
         faults += [f"has {besides} besides"] if besides else []
         raise DataError(f"the candidate {' and '.join(faults)}; it must have the components of the artifact")
     if isinstance(like, str):
-        return candidate[TEXT_COMPONENT]
-    return {name: candidate[name] for name in names}
+        return _exact(candidate[TEXT_COMPONENT])
+    return {name: _exact(candidate[name]) for name in names}
 
 
 def save_artifact(artifact: Artifact, path: str | os.PathLike[str]) -> None:
     """Write an artifact to a file, from which `load_artifact` gives the same artifact.
 
-    The file is written beside its place and then moved there, so that it is never half of one.
+    The file is written beside its place and then moved there, so that it is never half of one. Who may
+    read or write it stays as it was; a link stays a link to what is replaced.
 
     Args:
         artifact: A text, or a dict of named parts.
@@ -103,34 +105,38 @@ def save_artifact(artifact: Artifact, path: str | os.PathLike[str]) -> None:
             JSON string. Any other name gives a plain text file in UTF-8, for a text only.
 
     Raises:
-        DataError: Named parts under a name that does not end in `.json`, or a text that UTF-8 cannot
-            hold.
+        DataError: Named parts under a name that does not end in `.json`, a text that UTF-8 cannot
+            hold, or a path that no file can have.
         DefinitionError: It is no artifact.
         OSError: The file cannot be written.
 
     Example:
+        >>> import tempfile
         >>> folder = Path(tempfile.mkdtemp())
         >>> save_artifact({"plan": "First plan.", "answer": "Then answer."}, folder / "best.json")
         >>> load_artifact(folder / "best.json")
         {'plan': 'First plan.', 'answer': 'Then answer.'}
     """
     path = Path(path)
-    to_candidate(artifact)
+    parts = to_candidate(artifact)
     if _is_json(path):
-        data = _json_bytes(artifact)
+        data = _json_bytes(parts[TEXT_COMPONENT] if isinstance(artifact, str) else parts)
     elif isinstance(artifact, str):
-        data = _text_bytes(artifact, path)
+        data = _text_bytes(parts[TEXT_COMPONENT], path)
     else:
         raise DataError(f"{str(path)!r} cannot hold an artifact of named parts; give a name ending in .json")
-    _replace(path, data)
+    try:
+        _replace(path, data)
+    except ValueError as error:  # a NUL or a lone surrogate in the path
+        raise DataError(f"{str(path)!r} cannot be written: {error}; give another path") from error
 
 
 def load_artifact(path: str | os.PathLike[str]) -> Artifact:
     """Read an artifact that `save_artifact` wrote, or that was written by hand.
 
     Args:
-        path: A `.json` file that holds an object of texts or one text, or any other file, which is
-            read as UTF-8 text without change.
+        path: A `.json` file that holds an object of texts or one text, with or without a byte order
+            mark, or any other file, which is read as UTF-8 text without change.
 
     Returns:
         A text, or a dict of named parts.
@@ -139,6 +145,7 @@ def load_artifact(path: str | os.PathLike[str]) -> Artifact:
         DataError: The file cannot be read, or holds no artifact; names the file.
 
     Example:
+        >>> import tempfile
         >>> file = Path(tempfile.mkdtemp()) / "prompt.txt"
         >>> save_artifact("Answer in one word.", file)
         >>> load_artifact(file)
@@ -146,17 +153,26 @@ def load_artifact(path: str | os.PathLike[str]) -> Artifact:
     """
     path = Path(path)
     try:
-        text = path.read_bytes().decode("utf-8")
+        data = path.read_bytes()
     except OSError as error:
         raise DataError(f"{str(path)!r} cannot be read: {error.strerror or error}") from error
+    except ValueError as error:  # a NUL or a lone surrogate in the path
+        raise DataError(f"{str(path)!r} cannot be read: {error}; give another path") from error
+    try:
+        # Editors on Windows put a mark before JSON, where it says nothing; in a text it may be meant.
+        text = data.decode("utf-8-sig" if _is_json(path) else "utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{str(path)!r} is no UTF-8 text: {error}; save it as UTF-8") from error
     if not _is_json(path):
         return text
     try:
-        artifact = json.loads(text)
+        artifact = json.loads(text, object_pairs_hook=_unique)
+    except RecursionError as error:
+        raise DataError(f"the artifact in {str(path)!r} is nested too deeply; {_SHAPE}") from error
     except ValueError as error:
         raise DataError(f"{str(path)!r} is no JSON: {error}") from error
+    except DataError as error:
+        raise DataError(f"the artifact in {str(path)!r} {error}") from None
     if isinstance(artifact, str):
         return artifact
     fault = _fault_in_parts(artifact)
@@ -178,8 +194,25 @@ def _fault_in_parts(parts: object) -> str | None:
     return None
 
 
+def _exact(text: str) -> str:
+    """Give the text that a str enum or another subclass is, and not what its `str()` makes of it.
+
+    GEPA pickles candidates, and an object of a class within a function cannot be pickled (gepa 0.1.4).
+    """
+    return str.__str__(text)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    parts = dict(pairs)
+    if len(parts) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise DataError(f"has the part {twice!r} more than once; keep one, or give the others another name")
+    return parts
+
+
 def _is_json(path: Path) -> bool:
-    return path.suffix.lower() == ".json"
+    return path.name.lower().endswith(".json")  # a file called `.json` too, which has no suffix
 
 
 def _json_bytes(artifact: Artifact) -> bytes:
@@ -199,14 +232,19 @@ def _text_bytes(text: str, path: Path) -> bytes:
 
 
 def _replace(path: Path, data: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    path = Path(os.path.realpath(path))  # a link stays where it is
+    if path.exists() and not path.is_file():  # a pipe or a device is written to, a folder says what it is
+        path.write_bytes(data)
+        return
+    # Not made of the name of `path`, which may be as long as a name can be.
+    temporary = path.parent / f".{uuid.uuid4().hex}.tmp"
+    # Opened like this, the umask is the system's to apply; asked for, it would be off for all threads.
+    handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
+            with contextlib.suppress(OSError):  # there is no such file yet, or nobody has modes here
+                shutil.copymode(path, temporary)
             file.write(data)
-        if os.name == "posix":  # mkstemp lets nobody else read, whatever the user's umask says
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(temporary, 0o666 & ~mask)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -1,8 +1,11 @@
 """Artifacts as candidates and as files."""
 
+import enum
 import os
+import pickle
 import stat
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -42,6 +45,37 @@ def test_parts_come_back_in_the_order_of_the_artifact() -> None:
 
 def test_a_dict_whose_one_part_is_called_artifact_stays_a_dict() -> None:
     assert to_artifact(to_candidate({"artifact": "x"}), like={"artifact": "y"}) == {"artifact": "x"}
+
+
+class Prompt(str, enum.Enum):  # noqa: UP042 - its `str()` is another text
+    BRIEF = "Be brief."
+
+
+def of_a_local_class(text: str) -> Any:
+    class Local(str):
+        def __str__(self) -> str:
+            return "something else"
+
+    return Local(text)
+
+
+@pytest.mark.parametrize("text", [Prompt.BRIEF, of_a_local_class("Be brief.")], ids=["enum", "local class"])
+def test_a_text_of_a_subclass_is_the_text_that_it_holds(tmp_path: Path, text: str) -> None:
+    assert to_candidate(text) == {"artifact": "Be brief."}
+    assert to_candidate({text: text}) == {"Be brief.": "Be brief."}
+    assert to_artifact({"artifact": text}, like="x") == "Be brief."
+    assert to_artifact({"a": text}, like={"a": "x"}) == {"a": "Be brief."}
+    plain = [to_candidate(text), to_candidate({text: text}), to_artifact({"artifact": text}, like=text)]
+    assert pickle.loads(pickle.dumps(plain)) == plain
+    for name in ("prompt.txt", "prompt.json"):
+        save_artifact(text, tmp_path / name)
+        assert load_artifact(tmp_path / name) == "Be brief."
+
+
+def test_parts_may_come_in_any_mapping(tmp_path: Path) -> None:
+    parts: Any = MappingProxyType(PARTS)
+    save_artifact(parts, tmp_path / "best.json")
+    assert load_artifact(tmp_path / "best.json") == PARTS == to_artifact(PARTS, like=parts)
 
 
 @pytest.mark.parametrize(
@@ -125,9 +159,67 @@ def test_a_file_may_be_read_by_whom_the_umask_allows(tmp_path: Path) -> None:
     assert modes[0] == modes[1]
 
 
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_the_umask_is_never_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "umask", lambda mask: pytest.fail("the umask is of the whole process"))
+    save_artifact("a", tmp_path / "prompt.txt")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    for mode in (0o600, 0o444, 0o664):
+        path.touch()
+        path.chmod(mode)
+        save_artifact(f"{mode}", path)
+        assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (f"{mode}", mode)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="links may be forbidden elsewhere")
+def test_a_link_stays_a_link_to_what_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link, real = tmp_path / "prompt.txt", tmp_path / "elsewhere" / "real.txt"
+    real.write_text("old")
+    link.symlink_to(real)
+    save_artifact("new", link)
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="POSIX's pipes")
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    save_artifact("Be brief.", tmp_path / "pipe")
+    assert os.read(reader, 100) == b"Be brief."
+    os.close(reader)
+
+
+@pytest.mark.parametrize("name", [".json", "n" * 251 + ".txt"], ids=["json alone", "as long as may be"])
+def test_every_name_that_a_file_may_have_serves(tmp_path: Path, name: str) -> None:
+    artifact: Any = PARTS if name == ".json" else "text"
+    save_artifact(artifact, tmp_path / name)
+    assert load_artifact(tmp_path / name) == artifact
+
+
+@pytest.mark.parametrize("path", ["a\0b.json", "a\ud800b.txt"], ids=ascii)
+def test_a_path_that_no_file_can_have_is_named(path: str) -> None:
+    with pytest.raises(DataError, match=r"cannot be read: .*; give another path"):
+        load_artifact(path)
+    with pytest.raises(DataError, match=r"cannot be written: .*; give another path"):
+        save_artifact("x", path)
+
+
+def test_json_may_begin_with_a_mark(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b'\xef\xbb\xbf{"plan": "x"}')
+    assert load_artifact(tmp_path / "a.json") == {"plan": "x"}
+
+
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
+        ("a.json", b"[" * 100_000, "is nested too deeply"),
+        ("a.json", b'{"a": "1", "b": "2", "a": "3"}', "the part 'a' more than once"),
         ("a.json", b"{", "is no JSON"),
         ("a.json", b"[]", r"is \[\]"),
         ("a.json", b"{}", "has no parts"),
