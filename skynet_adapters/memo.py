@@ -9,6 +9,8 @@ import datetime
 import enum
 import fractions
 import functools
+import pathlib
+import sys
 import threading
 import uuid
 import weakref
@@ -159,8 +161,9 @@ class _Flight(Generic[T]):
 def content_key(*values: object) -> bytes | None:
     """Digest values by what they say, the same in every process.
 
-    Texts, numbers, dates, enums, dicts, lists, tuples, sets, dataclasses, pydantic models and DSPy's
-    examples are understood; equal numbers of different types differ.
+    Texts, numbers, dates, paths, enums, dicts, lists, tuples, sets, dataclasses, pydantic models, DSPy's
+    examples, numpy's arrays and scalars and pandas' timestamps are understood; equal numbers of
+    different types differ.
 
     Returns:
         A digest, or `None` when something in there is of another type, or nested too deeply: such
@@ -183,6 +186,7 @@ def content_key(*values: object) -> bytes | None:
 _ATOMS = frozenset(
     {str, int, float, bool, complex, bytes, type(None), Decimal, fractions.Fraction, uuid.UUID}
     | {datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
+    | {pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, pathlib.WindowsPath}
 )
 # By id, with what was digested: the id of one that is gone would be used again.
 _Digests = dict[int, tuple[object, bytes]]
@@ -220,7 +224,22 @@ def _parts(kind: Any, value: Any, known: _Digests) -> list[bytes]:
         completions = getattr(value, "_completions", None)
         beside = None if completions is None else completions._completions
         return [_digest([value._store, beside], known)]
-    raise TypeError(f"{kind} has no content key")
+    written = _of_a_library(kind, value)
+    if written is None:
+        raise TypeError(f"{kind} has no content key")
+    return [_digest(written, known)]
+
+
+def _of_a_library(kind: Any, value: Any) -> list[Any] | None:
+    """Write what numpy and pandas make, without importing either: before it is imported, nothing is."""
+    numpy, pandas = sys.modules.get("numpy"), sys.modules.get("pandas")
+    if numpy is not None and (kind is numpy.ndarray or issubclass(kind, numpy.generic)):
+        # The bytes of Python objects are their addresses.
+        content = value.tolist() if value.dtype.hasobject else value.tobytes()
+        return [str(value.dtype), value.shape, content]
+    if pandas is not None and kind in (pandas.Timestamp, pandas.Timedelta):
+        return [repr(value)]  # to the nanosecond, with the time zone
+    return None
 
 
 def _hashed(kind: Any, parts: list[bytes]) -> bytes:

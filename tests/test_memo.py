@@ -6,6 +6,7 @@ import dataclasses
 import datetime
 import enum
 import gc
+import pathlib
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from typing import Any
 
 import dspy
 import numpy as np
+import pandas as pd
 import pydantic
 import pytest
 from hypothesis import given
@@ -570,6 +572,31 @@ UNDERSTOOD = [
     Point(Point(1)),
     Order(number=1),
     Order(number=1, tags=["a"]),
+    pathlib.PurePosixPath("a/b.png"),
+    pathlib.PureWindowsPath("a/b.png"),
+    pathlib.Path("a/b.png"),
+    pathlib.Path("b.png"),
+    np.int64(1),
+    np.int32(1),
+    np.float64(1),
+    np.float64("nan"),
+    np.str_("text"),
+    np.datetime64("2026-01-01"),
+    np.array([1, 2]),
+    np.array([[1, 2]]),
+    np.array([1.0, 2.0]),
+    np.array(["a", "b"]),
+    np.array(["a", None]),
+    np.array(["a", 1]),
+    np.zeros(5_000),
+    np.arange(5_000) == 2_500,
+    np.arange(5_000) == 2_501,
+    pd.Timestamp("2026-01-01"),
+    pd.Timestamp("2026-01-01", tz="UTC"),
+    pd.Timestamp(2_026_000_000_000_000_001),
+    pd.Timestamp(2_026_000_000_000_000_002),
+    pd.Timedelta(1),
+    pd.Timedelta(2),
 ]
 
 
@@ -591,6 +618,10 @@ def test_every_understood_value_has_a_key_and_no_two_have_the_same():
         (Order(number=1), Order(tags=[], number=1)),
         ("".join(["te", "xt"]), "text"),
         (float("nan"), float("nan")),
+        (pathlib.Path("a") / "b", pathlib.Path("a/b")),
+        (np.arange(6).reshape(2, 3).T, np.array([[0, 3], [1, 4], [2, 5]])),
+        (np.array(["".join(["x", "y"]), {"a": 1}], object), np.array(["xy", {"a": 1}], object)),
+        (pd.Timestamp("2026-01-01"), pd.Timestamp(2026, 1, 1)),
     ],
 )
 def test_values_that_say_the_same_have_the_same_key(one, other):
@@ -637,8 +668,9 @@ Pair = collections.namedtuple("Pair", "a b")
         int,
         Thing,
         Order,
-        np.array([1]),
-        np.float64(1),
+        np.ma.array([1]),
+        np.array([object()]),
+        pd.Series([1]),
         bytearray(b"a"),
         memoryview(b"a"),
         range(3),
