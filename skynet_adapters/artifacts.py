@@ -16,7 +16,15 @@ from typing import TypeVar, cast
 from .errors import DataError, DefinitionError
 from .score import shown
 
-__all__ = ["TEXT_COMPONENT", "Artifact", "load_artifact", "save_artifact", "to_artifact", "to_candidate"]
+__all__ = [
+    "TEXT_COMPONENT",
+    "Artifact",
+    "fault_in_parts",
+    "load_artifact",
+    "save_artifact",
+    "to_artifact",
+    "to_candidate",
+]
 
 Artifact = str | dict[str, str]
 
@@ -49,7 +57,7 @@ def to_candidate(artifact: Artifact) -> dict[str, str]:
     """
     if isinstance(artifact, str):
         return {TEXT_COMPONENT: _exact(artifact)}
-    fault = _fault_in_parts(artifact)
+    fault = fault_in_parts(artifact)
     if fault is not None:
         raise DefinitionError(f"the artifact {fault}; {_SHAPE}")
     return {_exact(name): _exact(text) for name, text in artifact.items()}
@@ -79,7 +87,7 @@ def to_artifact(candidate: Mapping[str, str], like: A) -> A:
 ['artifact'] besides; it must have the components of the artifact
     """
     names = list(to_candidate(like))
-    fault = _fault_in_parts(candidate)
+    fault = fault_in_parts(candidate)
     if fault is not None:
         raise DataError(f"the candidate {fault}; it must have a text for each of {names}")
     missing = [name for name in names if name not in candidate]
@@ -175,13 +183,14 @@ def load_artifact(path: str | os.PathLike[str]) -> Artifact:
         raise DataError(f"the artifact in {str(path)!r} {error}") from None
     if isinstance(artifact, str):
         return artifact
-    fault = _fault_in_parts(artifact)
+    fault = fault_in_parts(artifact)
     if fault is not None:
         raise DataError(f"the artifact in {str(path)!r} {fault}; {_SHAPE}")
     return artifact
 
 
-def _fault_in_parts(parts: object) -> str | None:
+def fault_in_parts(parts: object) -> str | None:
+    """Say what keeps named parts from being an artifact; `None` where nothing does."""
     if not isinstance(parts, Mapping):
         return f"is {shown(parts)}"
     if not parts:

@@ -4,16 +4,21 @@ Built around gepa 0.1.4.
 """
 
 import hashlib
+import logging
+import pickle
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from .cases import Case
 from .errors import DataError
-from .gepa_values import is_dspys, is_mapping, repr_of
+from .gepa_values import is_dspys, is_mapping
 from .memo import content_key
-from .score import shown
+from .score import clean_text, shown
 
 __all__ = ["GepaDataset", "as_gepa_dataset", "input_and_expected"]
+
+_log = logging.getLogger("skynet_adapters")
 
 
 def as_gepa_dataset(cases: Iterable[Any]) -> "GepaDataset":
@@ -21,10 +26,12 @@ def as_gepa_dataset(cases: Iterable[Any]) -> "GepaDataset":
 
     With `cache_evaluation=True` gepa 0.1.4 takes the third case of the train set for the third of the
     validation set, since both have the number 2. Here ids tell what a case holds, the same in every
-    process, so that a run can be resumed.
+    process, so that a run can be resumed. A case that holds what cannot even be pickled, such as a lock,
+    gets an id that no other data set has, with a warning.
 
     Args:
-        cases: `Case`s, dicts `{"input": {...}, "expected": {...}}` or `dspy.Example`s.
+        cases: `Case`s, dicts `{"input": {...}, "expected": {...}}`, `dspy.Example`s, or such a data set,
+            which is taken as it is.
 
     Returns:
         A data set for `trainset=` or `valset=`, in the order of the cases.
@@ -47,17 +54,28 @@ class GepaDataset:
     def __init__(self, cases: Iterable[Any]) -> None:
         self._cases: dict[str, Any] = {}
         given: Any = cases
+        if isinstance(given, GepaDataset):
+            self._cases = dict(given._cases)
+            return
         if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
             raise DataError(f"{shown(cast('object', given))} is no list of cases")
+        unread: list[str] = []
         for number, case in enumerate(cases):
             try:
-                key = content_key(*input_and_expected(case))
+                parts = input_and_expected(case)
             except DataError as error:
                 raise DataError(f"case {number + 1}: {error}") from None
-            # Where there is no content that could be compared, an id that the user gave has to do.
-            said = case.id if isinstance(case, Case) else repr_of(case)
-            digest = hashlib.blake2b(key or said.encode("utf-8", "replace"), digest_size=8).hexdigest()
+            key = content_key(*parts)
+            if key is None:
+                key = _pickled(parts, f"case {number + 1}", unread)
+            digest = hashlib.blake2b(key, digest_size=8).hexdigest()
             self._cases[f"{number:05}-{digest}"] = case
+        if unread:
+            _log.warning(
+                "%d of %d cases hold what cannot be compared (%s); their ids are new each time, so a run "
+                "over them cannot be resumed; put plain data into the cases and open the rest in `run`",
+                *(len(unread), len(self._cases), unread[0]),
+            )
         if not self._cases:
             raise DataError("the data set is empty; there is nothing to evaluate or learn from")
 
@@ -76,6 +94,18 @@ class GepaDataset:
         return [self._cases[id] for id in ids]
 
 
+def _pickled(parts: object, name: str, unread: list[str]) -> bytes:
+    """Give what tells the content of objects that have no content key, such as Pillow's images.
+
+    An id of the user's would not do: each data set counts its own from 1.
+    """
+    try:
+        return pickle.dumps(parts, protocol=4)
+    except Exception as error:
+        unread.append(f"{name}: {type(error).__name__}: {clean_text(str(error), 200)}")
+        return uuid.uuid4().bytes
+
+
 def input_and_expected(case: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Give a case's input and expected fields.
 
@@ -86,23 +116,31 @@ def input_and_expected(case: Any) -> tuple[dict[str, Any], dict[str, Any] | None
         The fields; `None` for `expected` where there is none.
 
     Raises:
-        DataError: It is none of these, or the example has no inputs set.
+        DataError: It is none of these, its parts are no dicts, or the example has no inputs set.
 
     Example:
         >>> input_and_expected({"input": {"text": "hi"}})
         ({'text': 'hi'}, None)
     """
-    if isinstance(case, Case):
-        return case.input, case.expected
-    if is_dspys(case, "Example"):
+    if is_dspys(case, "Example") and not is_dspys(case, "Prediction"):
         return _example_parts(case)
-    parts: Mapping[str, Any] = case if is_mapping(case) else {}
-    if not is_mapping(parts.get("input")):
+    input: Any
+    expected: Any
+    if isinstance(case, Case):
+        input, expected = case.input, case.expected
+    else:
+        input, expected = (case.get("input"), case.get("expected")) if is_mapping(case) else (None, None)
+    if not is_mapping(input):
         raise DataError(
             f'{shown(case)} is no case; it must be a Case, a dict {{"input": {{...}}, "expected": {{...}}}} '
             "with a dict of fields as input, or a dspy.Example"
         )
-    return parts["input"], parts.get("expected")
+    if expected is not None and not is_mapping(expected):
+        raise DataError(
+            f"{shown(case)} expects {shown(expected)}; what is expected must be a dict of fields such as "
+            '{"answer": ...}, or None'
+        )
+    return input, expected
 
 
 def _example_parts(example: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:

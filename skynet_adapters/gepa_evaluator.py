@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, Self, Unpack, cast
 
-from .artifacts import TEXT_COMPONENT, Artifact, to_artifact, to_candidate
-from .errors import DefinitionError, MetricBroken
+from .artifacts import TEXT_COMPONENT, Artifact, fault_in_parts, to_artifact, to_candidate
+from .errors import DataError, DefinitionError, MetricBroken
 from .gepa_cases import input_and_expected
 from .gepa_rollouts import GEPA_OPTIONS, Job, Raising, Rollouts, Trajectory, artifact_itself
 from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, with_images
@@ -168,10 +168,14 @@ class GepaEvaluator:
         return Job(self._shaped(candidate), input, expected)
 
     def _shaped(self, candidate: str | Mapping[str, str]) -> Artifact:
-        if isinstance(candidate, str):
-            return candidate
         artifact = self._artifact
-        parts = dict(candidate)
+        if isinstance(candidate, str) and not isinstance(artifact, Mapping):
+            return candidate
+        fault = fault_in_parts(candidate)
+        if fault is not None:
+            wanted = "a text or a dict of named texts" if artifact is None else "a text for each component"
+            raise DataError(f"the candidate {fault}; it must be {wanted}")
+        parts = dict(cast("Mapping[str, str]", candidate))
         # The refiner of `optimize_anything` adds its own prompt to every candidate that is a dict.
         if not isinstance(artifact, dict) or "refiner_prompt" not in artifact:
             parts.pop("refiner_prompt", None)
@@ -196,5 +200,5 @@ class GepaEvaluator:
         self.metric.names_are_read(score.error is not None)
         scores = self.metric.complete(score.scores)
         if scores:
-            side_info["scores"] = scores
+            side_info["scores"] = {defused(name): value for name, value in scores.items()}
         return score.value, side_info
