@@ -7,6 +7,7 @@ import base64
 import dataclasses
 import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -74,12 +75,15 @@ class _Plain:
         self._left = _MAX_VALUE_CHARS
 
     def whole(self, value: Any) -> Any:
-        try:
-            return self._value(value, 0)
-        except (Exception, SystemExit):  # a container of the user's own that raises when read
-            return self._text(shown(value))
+        return self._value(value, 0)
 
     def _value(self, value: Any, depth: int) -> Any:
+        try:
+            return self._read(value, depth)
+        except (Exception, SystemExit):  # a container of the user's own, an image whose file is closed
+            return self._text(shown(value))
+
+    def _read(self, value: Any, depth: int) -> Any:
         self._left -= 4  # a long list of nothing takes its room too
         if value is None or isinstance(value, bool):
             return value
@@ -103,9 +107,10 @@ class _Plain:
         made: dict[str, Any] = {}
         for key, item in fields.items():
             if self._left <= 0:
-                made["..."] = f"[{len(fields) - len(made)} more left out]"
+                made[_free("...", made)] = f"[{len(fields) - len(made)} more left out]"
                 break
-            made[self._text(key if isinstance(key, str) else repr_of(key))] = self._value(item, depth + 1)
+            name = self._text(key if isinstance(key, str) else repr_of(key))
+            made[_free(name, made)] = self._value(item, depth + 1)
         return made
 
     def _list(self, items: Iterable[Any], depth: int) -> list[Any]:
@@ -119,7 +124,9 @@ class _Plain:
         return made
 
     def _text(self, text: str) -> str:
-        text = clean_text(text, max(self._left, 100))
+        # The exact text: what a subclass carries besides (a parsed page has 3 MB) would be pickled with it,
+        # and where the class is a function's own, pickling fails.
+        text = clean_text(str.__str__(text), max(self._left, 100))
         self._left -= len(text)
         return defused(text) if self._images else text
 
@@ -136,11 +143,39 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
     if is_dspys(value, "Example"):  # predictions too
         return value._store
     if dataclasses.is_dataclass(kind):
-        return {field.name: getattr(value, field.name) for field in dataclasses.fields(kind)}
+        return _attributes(value, (field.name for field in dataclasses.fields(kind) if field.repr))
     if hasattr(kind, "_asdict"):  # a named tuple
         return value._asdict()
-    names: Any = getattr(kind, "model_fields", None)  # pydantic
-    return {name: getattr(value, name) for name in names} if kind_of(names) is dict else None
+    return _fields_of_model(value, kind)
+
+
+def _fields_of_model(model: Any, kind: Any) -> dict[str, Any] | None:
+    """Read what pydantic's own `repr` shows, unless it is left out when the model is dumped."""
+    declared: Any = getattr(kind, "model_fields", None)
+    if kind_of(declared) is not dict:
+        return None
+    fields: dict[str, Any] = declared | kind.model_computed_fields
+    named = (name for name, field in fields.items() if field.repr and not getattr(field, "exclude", None))
+    return _attributes(model, named) | (model.__pydantic_extra__ or {})
+
+
+def _attributes(value: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Read attributes, of which one that cannot be read does not cost the others."""
+    made: dict[str, Any] = {}
+    for name in names:
+        try:
+            made[name] = getattr(value, name)
+        except (Exception, SystemExit) as error:
+            made[name] = f"({type(error).__name__} when it is read)"
+    return made
+
+
+def _free(name: str, taken: Mapping[str, Any]) -> str:
+    """Give a taken name a number: 1 and "1" are two keys, and one text."""
+    free, number = name, 2
+    while free in taken:
+        free, number = f"{name} ({number})", number + 1
+    return free
 
 
 def repr_of(value: object) -> str:
@@ -154,12 +189,16 @@ def repr_of(value: object) -> str:
 # --- images -----------------------------------------------------------------------------------------
 
 
+# The whole text: what goes on after the image would be lost in its address. Lines may be wrapped.
+_IMAGE_URL = re.compile(r"data:image/[^\s,]{1,90};base64,(?:[\w+/-]{60,}+\r?\n)*[\w+/-]++={0,2}\s*", re.ASCII)
+
+
 def as_image(value: Any) -> Image | None:
     """Turn what is an image into GEPA's own, which reaches the reflection model as an image.
 
     Args:
-        value: A `gepa.Image`, a `dspy.Image`, an image of Pillow, a `data:image/...;base64,` text, or
-            anything else.
+        value: A `gepa.Image`, a `dspy.Image`, an image of Pillow, a text that is a
+            `data:image/...;base64,` address and nothing else, or anything else.
 
     Returns:
         The image; `None` for anything else, and for a file that is not there.
@@ -175,7 +214,7 @@ def as_image(value: Any) -> Image | None:
     if isinstance(value, Image):
         return value
     if not _is_pillows(value):
-        return Image(url=value if isinstance(value, str) else value.url)
+        return Image(url=str.__str__(value if isinstance(value, str) else value.url))
     buffer = io.BytesIO()
     plain = value if value.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else value.convert("RGB")
     plain.save(buffer, format="PNG")
@@ -185,7 +224,7 @@ def as_image(value: Any) -> Image | None:
 def is_image(value: Any) -> bool:
     """Tell what `as_image` makes an image of."""
     if isinstance(value, str):
-        return value.startswith("data:image/") and ";base64," in value[:100]
+        return value.startswith("data:image/") and _IMAGE_URL.fullmatch(value) is not None
     if isinstance(value, Image):
         # GEPA opens the file only when it writes the prompt, and then no text is proposed (gepa 0.1.4).
         return value.path is None or os.path.isfile(value.path)
