@@ -19,6 +19,7 @@ from dspy.dsp.utils.settings import thread_local_overrides
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
 from dspy.utils.parallelizer import ParallelExecutor
 
+from .artifacts import to_candidate
 from .cases import Case, Split
 from .dspy_measuring import INSIDE_METRIC, judging, measured, measuring
 from .dspy_models import BilledCalls
@@ -719,14 +720,15 @@ def to_program(artifact: Mapping[str, str], like: dspy.Module) -> dspy.Module:
     """Make a program of an artifact: a copy of `like` with these instructions.
 
     Args:
-        artifact: Predictor name to instruction, from `program_artifact` or a GEPA run over it.
+        artifact: Predictor name to instruction, from `program_artifact` or a GEPA run over it. DSPy
+            itself drops the indentation and the empty lines around an instruction, as of a docstring.
         like: The program that the artifact came from; not changed.
 
     Returns:
         The copy.
 
     Raises:
-        DefinitionError: The names are not those of the program's predictors.
+        DefinitionError: The names are not those of the program's predictors, or a part is no text.
 
     Example:
         >>> import dspy
@@ -734,15 +736,17 @@ def to_program(artifact: Mapping[str, str], like: dspy.Module) -> dspy.Module:
         >>> program.signature.instructions
         'Be kind.'
     """
+    parts = to_candidate(cast("dict[str, str]", artifact))
     made = like.deepcopy()
     predictors = cast("dict[str, Any]", dict(made.named_predictors()))
-    if set(predictors) != set(artifact):
+    if set(predictors) != set(parts):
         raise DefinitionError(
-            f"the artifact names {sorted(artifact)}, and the program's predictors are {sorted(predictors)}; "
+            f"the artifact names {sorted(parts)}, and the program's predictors are {sorted(predictors)}; "
             "use the program that program_artifact was given"
         )
     for name, predictor in predictors.items():
-        predictor.signature = predictor.signature.with_instructions(artifact[name])
+        predictor.signature = predictor.signature.with_instructions(parts[name])
+        predictor.signature.instructions = parts[name]  # DSPy puts its own in the place of an empty one
     return made
 
 
@@ -753,30 +757,36 @@ def program_run(program: dspy.Module, *, output: Fields | None = None) -> Callab
     keeps it, with a text that says what happened.
 
     Args:
-        program: Its instructions are the artifact, see `program_artifact`.
+        program: Its instructions are the artifact, see `program_artifact`. It is taken as it is now:
+            a model, demos or whatever is set on it later does not change the run.
         output: What of the prediction is the output, as for `as_dspy_metric`. `None`: its only field,
             with `reasoning` and `trajectory` left out, else a dict of its fields.
 
     Returns:
-        A function `run(artifact, input)` that gives the output. It asks the model that is set where
-        it runs.
+        A function `run(artifact, input)` that gives the output. It asks the program's own model, else
+        the one that is set where it runs. `cloudpickle` takes it, with what the program holds (`pickle`
+        takes no signature of DSPy).
 
     Raises:
-        DefinitionError: `output` is no field's name, list of names or function.
+        DefinitionError: `program` is no `dspy.Module`, or `output` is no field's name, list of names
+            or function.
 
     Example:
         >>> import dspy
         >>> program = dspy.Predict("question -> answer")
         >>> artifact, run = program_artifact(program), program_run(program)
     """
+    if not isinstance(cast("Any", program), dspy.Module):
+        raise DefinitionError(f"{shown(program)} is no dspy.Module; a function is a `run` as it is")
     return _ProgramRun(program, _reader("output", output) or _only_answer)
 
 
 class _ProgramRun:
     """What `program_run` returns; it can be pickled for other processes, the copies in it stay behind."""
 
-    def __init__(self, program: dspy.Module, read: Callable[[Any], Any]) -> None:
-        self._program = program
+    def __init__(self, program: Any, read: Callable[[Any], Any]) -> None:
+        # A copy: old candidates are not judged anew, so one that changes would be judged by two measures.
+        self._program = program.deepcopy()
         self._read = read
         # A copy of the program for each candidate, not for each case.
         self._made = functools.lru_cache(maxsize=16)(self._make)

@@ -1,5 +1,8 @@
 """A DSPy program through the real `gepa.optimize`."""
 
+import copy
+
+import cloudpickle
 import dspy
 import gepa
 import pytest
@@ -89,11 +92,13 @@ def test_the_best_candidate_comes_back_as_a_program_and_every_case_keeps_its_pla
     assert any("the model is down" in prompt for prompt in prompts)
 
 
-def test_an_artifact_of_another_program_is_refused():
+def test_an_artifact_of_another_program_and_what_is_no_program_are_refused():
     with pytest.raises(DefinitionError, match=r"names \['a'\], and the program's predictors are \['self'\]"):
         to_program({"a": "text"}, like=dspy.Predict("question -> answer"))
     with pytest.raises(DefinitionError, match="has no predictor"):
         program_artifact(dspy.Module())
+    with pytest.raises(DefinitionError, match="a function is a `run` as it is"):
+        program_run(lambda artifact, input: "A")
 
 
 @pytest.mark.parametrize(
@@ -110,3 +115,56 @@ def test_output_says_what_of_the_prediction_is_judged(signature, output, wanted)
     model = scripted_lm(lambda messages: chat(answer="A", why="W"))
     with dspy.context(lm=model):
         assert program_run(program, output=output)(program_artifact(program), {"question": "q"}) == wanted
+
+
+def says(word):
+    return scripted_lm(lambda messages: chat(answer=word))
+
+
+def test_a_program_is_taken_as_it_was():
+    program = dspy.Predict("question -> answer")
+    program.set_lm(says("one"))
+    run, artifact = program_run(program), program_artifact(program)
+    assert run(artifact, {"question": "q"}) == "one"
+    program.set_lm(says("two"))
+    assert run(artifact, {"question": "q"}) == "one"
+    assert run({"self": "A new candidate."}, {"question": "q"}) == "one"
+    assert program_run(program)(artifact, {"question": "q"}) == "two"
+
+
+def test_a_program_without_a_model_asks_the_one_that_is_set_where_it_runs():
+    program = dspy.Predict("question -> answer")
+    run, artifact = program_run(program), program_artifact(program)
+    for word in ("one", "two"):
+        with dspy.context(lm=says(word)):
+            assert run(artifact, {"question": "q"}) == word
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [copy.deepcopy, lambda run: cloudpickle.loads(cloudpickle.dumps(run))],
+    ids=["deepcopy", "cloudpickle"],
+)
+def test_a_run_can_be_copied_and_pickled(copied):
+    program = TwoSteps()
+    run, artifact = program_run(program, output="answer"), program_artifact(program)
+    with dspy.context(lm=two_step_model()):
+        before = run(artifact, {"question": "q0"})
+        assert copied(run)({**artifact, "find": "Look it up."}, {"question": "q0"}) == "Paris" != before
+
+
+def test_an_empty_instruction_is_empty():
+    program = to_program({"self": ""}, like=dspy.Predict("question -> answer"))
+    assert program.signature.instructions == ""
+    assert program_artifact(program.deepcopy()) == {"self": ""}
+    assert program_artifact(dspy.Predict("question -> answer")) != {"self": ""}
+    model = says("A")
+    with dspy.context(lm=model):
+        program(question="q")
+    assert "Given the fields" not in model.prompts[0]
+
+
+@pytest.mark.parametrize("text", [None, 5])
+def test_an_instruction_that_is_no_text_is_refused(text):
+    with pytest.raises(DefinitionError, match="has the part 'self', which is"):
+        to_program({"self": text}, like=dspy.Predict("question -> answer"))
