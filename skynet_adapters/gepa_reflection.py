@@ -1,5 +1,6 @@
 """The reflection model of a GEPA run: texts or messages in, a text out, and failures that are seen."""
 
+import inspect
 import logging
 import warnings
 from collections.abc import Awaitable
@@ -8,7 +9,7 @@ from typing import Any, cast
 
 from .deadline import wait_within
 from .errors import DefinitionError, SkynetAdaptersError
-from .gepa_values import is_dspys, kind_of
+from .gepa_values import defused, is_dspys, kind_of
 from .score import clean_text, shown
 
 __all__ = ["ReflectionLM", "as_reflection_lm", "noted_failures"]
@@ -30,11 +31,14 @@ def as_reflection_lm(model: Any) -> "ReflectionLM":
 
     Returns:
         A callable for `reflection_lm=`. An answer that is empty or no text, and whatever the model
-        raises, is logged and raised: GEPA itself goes on without a new text. With a `dspy.LM` it
-        knows its `total_cost`, which `max_reflection_cost=` asks for.
+        raises, is logged and raised: GEPA itself goes on without a new text. `<side_info>` and
+        `<curr_param>` in an answer lose their underscore: GEPA would put the whole feedback there when it
+        asks for the next text. With a `dspy.LM` it knows its `total_cost`, which `max_reflection_cost=`
+        asks for.
 
     Raises:
-        DefinitionError: `model` is none of these.
+        DefinitionError: `model` is none of these, such as a class, a DSPy program, or a function that
+            does not take one argument.
 
     Example:
         >>> reflection_lm = as_reflection_lm(lambda prompt: [{"text": "Answer in one word."}])
@@ -42,12 +46,39 @@ def as_reflection_lm(model: Any) -> "ReflectionLM":
         'Answer in one word.'
     """
     if isinstance(model, str):
-        model = _dspy().LM(model)
-    if not callable(model):
+        model = _lm_named(model)
+    fault = _fault_in_model(model)
+    if fault is not None:
         raise DefinitionError(
-            f"a reflection model is a dspy.LM, a model's name or a function of the prompt; got {shown(model)}"
+            f"a reflection model is a dspy.LM, a model's name or a function of the prompt; {fault}"
         )
     return _DspyReflectionLM(model) if is_dspys(model, "BaseLM") else ReflectionLM(model)
+
+
+def _lm_named(name: str) -> Any:
+    lm_class = _dspy().LM
+    try:
+        return lm_class(name)
+    except Exception as error:
+        raise DefinitionError(
+            f'{name!r} is no name of a reflection model: {error}; give one such as "openai/gpt-4.1"'
+        ) from error
+
+
+def _fault_in_model(model: Any) -> str | None:
+    if not callable(model):
+        return f"got {shown(model)}"
+    if isinstance(model, type):
+        return f"got the class {model.__name__!r}; make an instance of it"
+    if is_dspys(model, "Module"):  # called with a text alone, it raises
+        return f"got the DSPy program {shown(model)}; pass lambda prompt: program(prompt=prompt).answer"
+    try:
+        inspect.signature(model).bind(None)
+    except TypeError as error:
+        return f"{shown(model)} cannot be called with the prompt alone: {error}"
+    except ValueError:  # some functions written in C have no signature
+        return None
+    return None
 
 
 class ReflectionLM:
@@ -94,7 +125,9 @@ class ReflectionLM:
             )
             self._note(message)
             raise SkynetAdaptersError(message)
-        return clean_text(text)  # a lone surrogate in it ends the run in GEPA's log file (gepa 0.1.4)
+        # An object of a local class cannot be pickled with the candidates, and a lone surrogate ends the run
+        # in GEPA's log file (gepa 0.1.4).
+        return defused(clean_text(str.__str__(text)))
 
     def _note(self, message: str) -> None:
         _log.warning("%s", message)
@@ -115,14 +148,21 @@ class _DspyReflectionLM(ReflectionLM):
 
     def _ask(self, prompt: str | list[dict[str, Any]]) -> Any:
         calls = _Calls()
-        dspy = _dspy()
+        dspy, model = _dspy(), self._model
+        if dspy.settings.disable_history or dspy.settings.max_history_size == 0:
+            # Usage and cost stand in DSPy's history alone; a copy writes them here, and to no history.
+            model = model.copy()
+            model.update_history = calls.history.append
         # Beside those that listen already: where `llm` asks this model, a bill does.
         listening = [*(dspy.settings.caller_modules or ()), calls]
-        with dspy.context(caller_modules=listening), warnings.catch_warnings():
+        with (
+            dspy.context(caller_modules=listening, disable_history=False),
+            warnings.catch_warnings(),
+        ):
             # A list of messages is to go with DSPy 3.5; what comes in its place, a `Request`, leaves the
             # model's own temperature and max_tokens out (dspy 3.4.1).
             warnings.filterwarnings("ignore", "Passing OpenAI-style message", DeprecationWarning)
-            answer = self._model(prompt) if isinstance(prompt, str) else self._model(messages=prompt)
+            answer = model(prompt) if isinstance(prompt, str) else model(messages=prompt)
         for call in calls.history:
             usage: dict[str, Any] = call.get("usage") or {}  # empty for an answer from the cache: no cost
             self.total_tokens_in += int(usage.get("prompt_tokens") or 0)

@@ -1,5 +1,6 @@
 """The reflection model, on its own and in GEPA."""
 
+import functools
 import pickle
 from types import SimpleNamespace
 
@@ -117,6 +118,59 @@ def test_the_tokens_and_the_price_of_a_dspy_lm_are_counted():
     assert reflection_lm.total_cost == 0.0
 
 
+@pytest.mark.parametrize("off", [{"disable_history": True}, {"max_history_size": 0}], ids=str)
+def test_tokens_are_counted_where_dspys_history_is_off_and_it_stays_off(off, monkeypatch):
+    known: list[dict] = []
+    monkeypatch.setattr("dspy.clients.base_lm.GLOBAL_HISTORY", known)
+    lm = scripted_lm(lambda messages: "Better.")
+    reflection_lm = as_reflection_lm(lm)
+    with dspy.context(**off):
+        assert reflection_lm("Write.") == reflection_lm(WITH_IMAGE) == "Better."
+    assert (reflection_lm.total_tokens_in, reflection_lm.total_tokens_out) == (20, 10)
+    assert len(lm.prompts) == 2
+    assert lm.history == known == []
+    reflection_lm("Write.")
+    assert reflection_lm.total_tokens_in == 30
+    assert len(lm.history) == len(known) == 1
+
+
+def test_placeholders_of_gepas_are_defused_in_new_texts():
+    reflection_lm = as_reflection_lm(lambda prompt: "Use <side_info> and <curr_param>.")
+    assert reflection_lm("Write.") == "Use <side info> and <curr param>."
+
+
+def test_the_feedback_stands_once_for_each_case_in_every_prompt():
+    prompts = []
+
+    def reflect(prompt):
+        prompts.append(prompt)
+        return f"Use <side_info> well, {len(prompts)} times." + "." * len(prompts)
+
+    adapter = as_gepa_adapter(
+        lambda input, output, expected=None: (len(output) / 100, {"feedback": "MARK"}),
+        lambda a, i: a,
+        artifact="Seed.",
+    )
+    gepa.optimize(
+        adapter.seed_candidate,
+        trainset=[{"input": {"q": number}} for number in range(3)],
+        adapter=adapter,
+        reflection_lm=as_reflection_lm(reflect),
+        max_metric_calls=25,
+    )
+    assert len(prompts) > 2
+    assert {prompt.count("MARK") for prompt in prompts} == {3}
+
+
+def test_an_answer_of_a_subclass_is_the_text_that_it_holds():
+    class Local(str):
+        def __str__(self):
+            return "something else"
+
+    answer = as_reflection_lm(lambda prompt: Local("Better."))("Write.")
+    assert (answer, type(answer)) == ("Better.", str)
+
+
 def test_a_model_that_counts_for_itself_is_asked_for_it():
     class Counting:
         total_cost = 1.5
@@ -134,6 +188,32 @@ def test_a_model_that_counts_for_itself_is_asked_for_it():
 def test_what_is_no_model_is_refused(model):
     with pytest.raises(DefinitionError, match="a reflection model is a"):
         as_reflection_lm(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda prompt, more: "x", r"cannot be called with the prompt alone: missing .* 'more'"),
+        (lambda: "x", "cannot be called with the prompt alone: too many positional arguments"),
+        (lambda *, prompt: "x", "cannot be called with the prompt alone"),
+        (dspy.LM, "the class 'LM'; make an instance of it"),
+        (SimpleNamespace, "the class 'SimpleNamespace'"),
+        (dspy.Predict("prompt -> answer"), r"(?s)the DSPy program .*program\(prompt=prompt\)\.answer"),
+        ("", r"'' is no name of a reflection model: .*openai/gpt-4\.1"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_at_once(model, said):
+    with pytest.raises(DefinitionError, match=said):
+        as_reflection_lm(model)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [lambda *prompts: "x", lambda prompt, temperature=1.0: "x", functools.partial(lambda a, b: "x", "a")],
+    ids=["any number", "a default", "partial"],
+)
+def test_what_takes_the_prompt_alone_is_a_model(model):
+    assert as_reflection_lm(model)("Write.") == "x"
 
 
 def test_a_reflection_model_is_taken_twice():
