@@ -134,7 +134,7 @@ def _users_frame(trace: TracebackType | None, function: Any) -> str:
     code = getattr(function, "__code__", None) or getattr(_call_method(function), "__code__", None)
     frames = [frame for frame in frames if os.path.dirname(frame.filename) != _PACKAGE]
     own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    outside = [frame for frame in frames if "site-packages" not in frame.filename]
+    outside = [frame for frame in frames if not _is_a_librarys(frame.filename)]
     if not frames:
         return ""
     frame = (own or outside or frames)[-1]
@@ -147,6 +147,14 @@ def _users_frame(trace: TracebackType | None, function: Any) -> str:
 
 
 _PACKAGE = os.path.dirname(__file__)
+_STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
+
+
+def _is_a_librarys(file: str) -> bool:
+    # What DSPy raises within a `with` ends in contextlib.py, which is as little the user's (dspy 3.4.1).
+    return any(part in file for part in ("site-packages", "dist-packages")) or file.startswith(
+        (_STANDARD_LIBRARY, "<frozen ")
+    )
 
 
 def _field_names(fields: Any) -> str:

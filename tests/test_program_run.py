@@ -168,3 +168,20 @@ def test_an_empty_instruction_is_empty():
 def test_an_instruction_that_is_no_text_is_refused(text):
     with pytest.raises(DefinitionError, match="has the part 'self', which is"):
         to_program({"self": text}, like=dspy.Predict("question -> answer"))
+
+
+@pytest.mark.parametrize(
+    ("program", "place"),
+    [
+        (TwoSteps(), "(test_program_run.py, line "),
+        (dspy.Predict("question -> fact"), "("),  # a place of DSPy's own: nothing is the user's
+    ],
+    ids=["of the user's", "of DSPy's"],
+)
+def test_where_a_model_failed_is_the_users_own_line_and_never_the_standard_librarys(program, place):
+    adapter = as_gepa_adapter(score, program_run(program), artifact=program_artifact(program))
+    with dspy.context(lm=two_step_model()):
+        batch = adapter.evaluate(cases(2)[1:], adapter.seed_candidate, capture_traces=True)
+    feedback = batch.trajectories[0].score.feedback
+    assert f"the model is down {place}" in feedback
+    assert "contextlib" not in feedback
