@@ -702,13 +702,14 @@ def program_artifact(program: dspy.Module) -> dict[str, str]:
         Predictor name to instruction, as `program.named_predictors()` names them.
 
     Raises:
-        DefinitionError: It has no predictor.
+        DefinitionError: It is no `dspy.Module`, or has no predictor.
 
     Example:
         >>> import dspy
         >>> program_artifact(dspy.Predict(dspy.Signature("question -> answer", "Be brief.")))
         {'self': 'Be brief.'}
     """
+    _check_program(program, "a text or a dict of texts is an artifact as it is")
     predictors = cast("list[tuple[str, Any]]", program.named_predictors())
     artifact = {name: predictor.signature.instructions for name, predictor in predictors}
     if not artifact:
@@ -776,9 +777,13 @@ def program_run(program: dspy.Module, *, output: Fields | None = None) -> Callab
         >>> program = dspy.Predict("question -> answer")
         >>> artifact, run = program_artifact(program), program_run(program)
     """
-    if not isinstance(cast("Any", program), dspy.Module):
-        raise DefinitionError(f"{shown(program)} is no dspy.Module; a function is a `run` as it is")
+    _check_program(program, "a function is a `run` as it is")
     return _ProgramRun(program, _reader("output", output) or _only_answer)
+
+
+def _check_program(program: Any, instead: str) -> None:
+    if not isinstance(program, dspy.Module):
+        raise DefinitionError(f"{shown(program)} is no dspy.Module; {instead}")
 
 
 class _ProgramRun:

@@ -97,6 +97,8 @@ def test_an_artifact_of_another_program_and_what_is_no_program_are_refused():
         to_program({"a": "text"}, like=dspy.Predict("question -> answer"))
     with pytest.raises(DefinitionError, match="has no predictor"):
         program_artifact(dspy.Module())
+    with pytest.raises(DefinitionError, match=r"'text' .* is no dspy\.Module; a text or"):
+        program_artifact("text")
     with pytest.raises(DefinitionError, match="a function is a `run` as it is"):
         program_run(lambda artifact, input: "A")
 
