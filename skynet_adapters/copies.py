@@ -1,8 +1,9 @@
 """Copies of what a metric is given, so that it cannot change what it judges."""
 
 import copy
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 __all__ = ["protected"]
 
@@ -47,7 +48,7 @@ def _copied(value: Any, copies: _Copies) -> Any:
         for item in value:
             made.append(_part(item, copies))
         return made
-    made = kind([_part(item, copies) for item in value]) if kind in _MADE_OF_ITEMS else _leaf(value)
+    made = kind([_part(item, copies) for item in value]) if kind in _MADE_OF_ITEMS else _leaf(value, copies)
     copies[id(value)] = made
     return made
 
@@ -59,8 +60,24 @@ def _part(value: Any, copies: _Copies) -> Any:
     return _copied(value, copies) if found is None else found
 
 
-def _leaf(value: Any) -> Any:
+def _leaf(value: Any, copies: _Copies) -> Any:
     try:
         return copy.deepcopy(value)
-    except Exception:  # locks, clients, sockets; or nested too deeply
+    except Exception:  # locks, clients, sockets, and what holds one; or nested too deeply
+        return _fields_copied(value, copies) if _is_record(value) else value
+
+
+def _is_record(value: Any) -> bool:
+    """Tell what only holds fields: a dataclass, a model of pydantic, an example or prediction of DSPy."""
+    kind = _kind(value)
+    return dataclasses.is_dataclass(kind) or hasattr(kind, "model_fields") or hasattr(kind, "with_inputs")
+
+
+def _fields_copied(value: Any, copies: _Copies) -> Any:
+    try:
+        made = copy.copy(value)
+        for name, item in cast("dict[str, Any]", vars(value)).items():
+            vars(made)[name] = _part(item, copies)
+    except Exception:
         return value
+    return made

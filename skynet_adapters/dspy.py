@@ -28,7 +28,7 @@ from .failures import Failures
 from .feedback_score import FeedbackScore, feedback_score
 from .function import function_name, without_partials
 from .llm import checked_models, models
-from .metric import Metric, ScoreFunction, isolations, metric_with
+from .metric import Metric, ScoreFunction, forms, isolations, metric_with
 from .options import MetricOptions
 from .score import Score, shown
 
@@ -134,6 +134,7 @@ def as_dspy_metric(
         metric_lm,
         reflection_lm,
     )
+    judge.metric.begin_again()  # a run that this metric stopped is over
 
     def metric(
         gold: Any,
@@ -325,9 +326,8 @@ class _DspyScore:
         labels: dict[str, Any] = expected or {}
         gold = dspy.Example({**input, **labels}).with_inputs(*input)
         returned = self.metric(gold, self._prediction(output, labels), *self._nones)
-        if isinstance(returned, FeedbackScore) and returned.error is not None:
-            # Of a metric made here that this one asks: a failure is no judgement.
-            raise type(returned.error)(*returned.error.args)
+        if isinstance(returned, FeedbackScore):  # of a metric made here that this one asks
+            return _pair(returned.judgement)
         fields = _result_fields(returned)
         number = fields.pop("score", None)
         if number is None or isinstance(number, str | tuple | list):
@@ -357,6 +357,12 @@ class _DspyScore:
                 'field it stands for: from_dspy_metric(metric, output="answer")'
             )
         return dspy.Prediction({self._field or next(iter(labels)): output})
+
+
+def _pair(score: Score) -> tuple[float, dict[str, Any]]:
+    if score.error is not None:  # a failure is no judgement
+        raise type(score.error)(*score.error.args)
+    return score.value, {**score.info, "feedback": score.feedback, "scores": dict(score.scores)}
 
 
 def _more_arguments(signature: inspect.Signature, name: str) -> list[None]:
@@ -537,11 +543,19 @@ class _Judge:
             self._note_shape(name)
         return fields[name]
 
-    def _perfect(self, pred: Any, labels: Any) -> Any:
-        """Give the output of a prediction that has the expected values in its fields."""
+    def _perfect(self, pred: Any, labels: Any) -> list[Any]:
+        """Give the outputs of predictions that have the expected values in their fields; none without any."""
         fields: dict[str, Any] = _fields_of(pred) if isinstance(pred, dspy.Prediction) else pred
-        right = dspy.Prediction({name: labels.get(name, value) for name, value in fields.items()})
-        return self._answer(right, labels, note=False) if self._output is None else self._output(right)
+        wanted = {name: forms(labels[name], value) for name, value in fields.items() if name in labels}
+        count = max(map(len, wanted.values()), default=0)
+        rights = [
+            dspy.Prediction(fields | {name: ways[min(way, len(ways) - 1)] for name, ways in wanted.items()})
+            for way in range(count)
+        ]
+        return [
+            self._answer(right, labels, note=False) if self._output is None else self._output(right)
+            for right in rights
+        ]
 
     def _note_shape(self, shape: str) -> None:
         before, self._shape = self._shape, shape
@@ -636,11 +650,13 @@ class _DspyIsolation:
     _OFF: ClassVar[dict[str, Any]] = {"usage_tracker": None, "caller_predict": None, "send_stream": None}
     _DEPTH = "skynet_adapters_metric_depth"
 
-    def enter(self, metric: Metric) -> Any:
+    def enter(self, metric: Metric, is_awaited: bool) -> Any:
         calls = BilledCalls(metric.bill)
         overrides: Any = thread_local_overrides.get() | self._OFF
         overrides["trace"], overrides["caller_modules"] = [], [calls]
-        overrides[INSIDE_METRIC], overrides[self._DEPTH] = metric.bill, self.depth() + 1
+        overrides[INSIDE_METRIC] = metric.bill
+        if is_awaited:
+            overrides[self._DEPTH] = self.depth() + 1
         return thread_local_overrides.set(overrides), calls, metric
 
     def leave(self, token: Any) -> None:
@@ -650,6 +666,9 @@ class _DspyIsolation:
             if any(call.get("model") == name for call in calls):
                 metric.note_model(str(name))
         thread_local_overrides.reset(before)
+
+    def inside(self) -> bool:
+        return INSIDE_METRIC in thread_local_overrides.get()
 
     def depth(self) -> int:
         return thread_local_overrides.get().get(self._DEPTH, 0)

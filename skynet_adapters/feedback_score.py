@@ -3,6 +3,7 @@
 
 import copy
 import json.encoder
+import numbers
 import operator
 import sys
 from collections.abc import Mapping
@@ -50,6 +51,11 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
     @property
     def _store(self) -> dict[str, Any]:
         return self  # DSPy's methods read and write the dict itself: there is one store
+
+    @property
+    def judgement(self) -> Score:
+        """The score that this was made of, with the user's own text."""
+        return self._origin[0]
 
     @property
     def error(self) -> Exception | None:
@@ -224,6 +230,8 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "
     setattr(FeedbackScore, f"__{_name}__", _arithmetic(f"__{_name}__", reflected=False))
 for _name in ("sub", "mul", "truediv", "floordiv", "mod", "pow"):
     setattr(FeedbackScore, f"__r{_name}__", _arithmetic(f"__{_name}__", reflected=True))
+
+numbers.Real.register(FeedbackScore)  # where another metric returns one as its number
 
 _JSON_ENCODER = json.encoder.JSONEncoder.iterencode.__code__.co_filename
 _set_radd = FeedbackScore.__dict__["__radd__"].__set__

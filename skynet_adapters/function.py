@@ -102,7 +102,11 @@ def _call_method(instance: Any) -> Any:
 def function_name(score: Any) -> str:
     """Name a metric by its function, or by its file where the function's name says nothing."""
     function = without_partials(score)
-    name = getattr(function, "__name__", None) or type(function).__name__
+    name: Any = None
+    with contextlib.suppress(Exception):  # attributes of the user's own
+        name = function.__name__
+    if not isinstance(name, str):
+        name = type(function).__name__
     if name in ("score", "<lambda>"):  # the file says more, when there is one
         file = Path(getattr(getattr(function, "__code__", None), "co_filename", ""))
         if file.suffix == ".py" and file.stem not in ("__main__", "__init__") and not file.stem.isdigit():
@@ -117,7 +121,9 @@ def told(error: BaseException, function: Any) -> str:
     """
     try:
         said = str(error)
-    except (Exception, SystemExit) as broken:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as broken:
         said = f"<its message raises {type(broken).__name__}>"
     try:
         where = _users_frame(error.__traceback__, function)

@@ -39,6 +39,9 @@ def fingerprint(score: ScoreFunction | Metric) -> str:
     Returns:
         32 hexadecimal digits; the same in every process for the same metric.
 
+    Raises:
+        DefinitionError: It holds something that goes on without end.
+
     Example:
         >>> def score(input, output, expected=None):
         ...     return float(output == expected["label"]), {"feedback": "..."}
@@ -47,8 +50,14 @@ def fingerprint(score: ScoreFunction | Metric) -> str:
         (True, False)
     """
     digest = blake2b(digest_size=16)
-    for part in _parts(score, {}):
-        digest.update(len(part).to_bytes(8, "big") + part)
+    try:
+        for part in _parts(score, {}):
+            digest.update(len(part).to_bytes(8, "big") + part)
+    except RecursionError:
+        raise DefinitionError(
+            f"the metric {shown(score)} holds something that goes on without end, such as a Mock; "
+            "what it is made of cannot be told"
+        ) from None
     return digest.hexdigest()
 
 
@@ -68,8 +77,10 @@ def _parts(thing: Any, seen: _Seen) -> Iterator[bytes]:
         options = thing.__getstate__()["options"]
         yield from _value({name: options[name] for name in _DECIDING_OPTIONS}, seen)
         yield from _parts(thing.score, seen)
-    elif inspect.isbuiltin(thing) or isinstance(thing, type):
+    elif inspect.isbuiltin(thing):
         yield f"{plain_module(thing.__module__)}.{thing.__qualname__}".encode()
+    elif isinstance(thing, type):
+        yield from _type(thing)
     elif inspect.ismethod(thing):
         yield from _parts(thing.__func__, seen)
         yield from _value(thing.__self__, seen)
@@ -123,8 +134,9 @@ def _items(kind: Any, items: Iterable[Any], seen: _Seen) -> Iterator[bytes]:
 
 def _state(instance: Any, seen: _Seen) -> Iterator[bytes]:
     """Give what an object would be pickled from: its class and its state, slots and arrays included."""
-    if callable(getattr(cast("Any", type(instance)), "dump_state", None)):
-        yield from _value(_lasting_state(instance), seen)
+    lasting = _lasting_state(instance)
+    if lasting is not None:
+        yield from _value(lasting, seen)
         return
     reducer = cast("dict[Any, Any]", copyreg.dispatch_table).get(type(instance))
     try:
@@ -135,20 +147,38 @@ def _state(instance: Any, seen: _Seen) -> Iterator[bytes]:
         yield from _value(list(cast("Iterator[Any]", part)) if isinstance(part, Iterator) else part, seen)
 
 
-def _lasting_state(instance: Any) -> list[Any]:
-    """Give what DSPy's modules and models say of themselves: not their history, keys and random numbers.
+def _lasting_state(instance: Any) -> Any:
+    """Give what lasts of a module or model of DSPy, without history, keys and random numbers; else `None`.
 
-    A module does not say what its author gave it besides predictors, such as a threshold.
+    Written for dspy 3.4.1. They are told by their surface, since nothing here knows DSPy.
     """
-    state = [type(instance).__qualname__, instance.dump_state()]
-    if hasattr(instance, "named_predictors"):
-        own = cast("dict[str, Any]", vars(instance)).items()
-        state.append({name: value for name, value in own if name[:1] != "_" and name not in _OF_A_RUN})
-    return state
+    kind: Any = cast("Any", type)(instance)
+    own: dict[str, Any] = getattr(instance, "__dict__", {})
+    if not any(base.__module__.startswith("dspy.") for base in kind.__mro__):
+        return None
+    name = f"{plain_module(kind.__module__)}.{kind.__qualname__}"
+    if hasattr(kind, "named_predictors"):
+        passing = _OF_A_PREDICTOR if kind.__module__.startswith("dspy.") else _OF_A_MODULE
+        state = {item: value for item, value in own.items() if item not in passing}
+        return [name, state, getattr(kind, "forward", None)]
+    if "model_type" in own and "kwargs" in own:
+        settings = {item: value for item, value in own["kwargs"].items() if item != "api_key"}
+        return [name, own.get("model"), own["model_type"], settings]
+    return None
 
 
-# Attributes of DSPy's modules that change whenever they are called (dspy 3.4.1).
-_OF_A_RUN = {"callbacks", "history", "stage", "traces", "train"}
+# Attributes that change whenever a module is called, or that are made anew for each process.
+_OF_A_MODULE = {"_compiled", "callbacks", "history"}
+_OF_A_PREDICTOR = {*_OF_A_MODULE, "fields", "stage", "traces", "train"}
+
+
+def _type(kind: Any) -> Iterator[bytes]:
+    yield f"{plain_module(kind.__module__)}.{kind.__qualname__}".encode()
+    if hasattr(kind, "instructions") and hasattr(kind, "model_fields"):  # a signature of DSPy
+        yield str(kind.instructions).encode("utf-8", "surrogatepass")
+        for name, field in kind.model_fields.items():
+            said = [name, field.annotation, field.metadata, field.json_schema_extra]
+            yield repr(said).encode("utf-8", "surrogatepass")
 
 
 def _code(code: CodeType, seen: _Seen) -> Iterator[bytes]:

@@ -4,6 +4,7 @@
 it says. Neither knows what a metric is.
 """
 
+import copyreg
 import dataclasses
 import datetime
 import enum
@@ -188,6 +189,8 @@ _ATOMS = frozenset(
     | {datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
     | {pathlib.PurePosixPath, pathlib.PureWindowsPath, pathlib.PosixPath, pathlib.WindowsPath}
 )
+# A dataclass may be one of these besides, with contents that are no attribute.
+_HOLDS_MORE = (dict, list, tuple, set, frozenset, str, bytes, int, float)
 # By id, with what was digested: the id of one that is gone would be used again.
 _Digests = dict[int, tuple[object, bytes]]
 
@@ -214,8 +217,8 @@ def _parts(kind: Any, value: Any, known: _Digests) -> list[bytes]:
         return [_digest(item, known) for item in value]
     if kind in (set, frozenset):
         return sorted(_digest(item, known) for item in value)
-    if dataclasses.is_dataclass(kind):
-        fields = {item.name: getattr(value, item.name) for item in dataclasses.fields(kind)}
+    if dataclasses.is_dataclass(kind) and not isinstance(cast("object", value), _HOLDS_MORE):
+        fields = {name: getattr(value, name, None) for name in cast("Any", copyreg)._slotnames(kind)}
         return [_digest(fields | getattr(value, "__dict__", {}), known)]
     if hasattr(value, "model_dump"):  # not dumped: a field may be left out of that
         hidden = (value.__pydantic_extra__, value.__pydantic_private__)

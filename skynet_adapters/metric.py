@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, Self, Unpack, cast
 
@@ -29,11 +29,14 @@ from .memo import ContentMemo, RolloutMemo, content_key
 from .options import MetricOptions, checked_name, checked_options, near_match
 from .score import Score, clean_text, complete_scores, parse_return, shown
 
-__all__ = ["Isolation", "Metric", "ScoreFunction", "as_metric", "isolations"]
+__all__ = ["Isolation", "Metric", "ScoreFunction", "as_metric", "forms", "isolations", "metric_with"]
 
 _log = logging.getLogger("skynet_adapters")
 
 _NOTHING_YET: Any = object()
+
+# The answer's object and the expected value -> outputs.
+Perfect = Callable[[Any, Any], list[Any]]
 
 # `score(input, output, expected=None)`; keyword names and arity are checked by `Metric`.
 ScoreFunction = Callable[..., Any]
@@ -42,16 +45,25 @@ ScoreFunction = Callable[..., Any]
 class Isolation(Protocol):
     """Keeps what a metric does away from the program that is judged; one for each target library."""
 
-    def enter(self, metric: "Metric") -> Any:
-        """Begin, in the thread that asks for the score; returns what `leave` needs."""
+    def enter(self, metric: "Metric", is_awaited: bool) -> Any:
+        """Begin, in the thread that asks for the score; returns what `leave` needs.
+
+        Args:
+            metric: Whose function is called.
+            is_awaited: Whether the call runs on an event loop.
+        """
         ...
 
     def leave(self, token: Any) -> None:
         """End, in the same thread."""
         ...
 
+    def inside(self) -> bool:
+        """Tell whether this thread runs on behalf of a metric."""
+        ...
+
     def depth(self) -> int:
-        """Tell how many calls of metrics this thread is inside of."""
+        """Tell how many awaited calls of metrics this thread is inside of."""
         ...
 
 
@@ -165,7 +177,8 @@ class Metric:
         self._timeout = options.get("timeout")
         self._copies = options["copy_inputs"]
         self._limit = options.get("max_feedback_chars")
-        self._inline = self._timeout is None or is_async(self.score)
+        self._is_async = is_async(self.score)
+        self._inline = self._timeout is None or self._is_async
         self.failure_score = options["failure_score"]
         threshold = options.get("success_threshold")
         self.success_threshold = 1.0 if threshold is None else threshold
@@ -178,6 +191,7 @@ class Metric:
         self._lock = threading.Lock()
         self._calls = 0
         self._succeeded = False
+        self._run_number = 0
         self._failed_rollouts = 0
         self._row = 0
         self._trial = False  # whether the trial with the expected value has begun
@@ -263,7 +277,7 @@ class Metric:
         expected: Any,
         *,
         rollout: tuple[object, object] | None = None,
-        perfect: "Callable[[Any, Any], Any] | None" = None,
+        perfect: "Perfect | None" = None,
         again: bool = False,
         observation: Observation | None = None,
     ) -> Score:
@@ -275,7 +289,7 @@ class Metric:
             expected: See `score_case`.
             rollout: The case's and the answer's own objects, for `recall`.
             perfect: Gives, from the answer's object and `expected`, what a perfect answer's output
-                would be; asked only before a run is stopped.
+                may be, none where it cannot tell; asked only before a run is stopped.
             again: This rollout was judged before, so a failure is not counted towards a stop.
             observation: What the rollout took; `None`: nobody measured.
 
@@ -293,10 +307,10 @@ class Metric:
         output: Any,
         expected: Any,
         rollout: tuple[object, object] | None,
-        perfect: "Callable[[Any, Any], Any] | None",
+        perfect: "Perfect | None",
         again: bool,
     ) -> Score:
-        fresh, contents = True, self._contents
+        fresh, contents, run_number = True, self._contents, self._run_number
         if contents is None:
             score = self._judged(input, output, expected)
         else:
@@ -305,9 +319,11 @@ class Metric:
                 score, fresh = self._judged(input, output, expected), True
         if score.error is not None:
             self._record(input, score)
-            if fresh and not again and (rollout is None or self.recall(*rollout) is None):
+            counts = fresh and not again and not isinstance(score.error, ProgramFailedError)
+            if counts and (rollout is None or self.recall(*rollout) is None):
                 answer = rollout[1] if rollout is not None else None
                 self._count_failure(
+                    run_number,
                     input,
                     expected,
                     str(score.error),
@@ -350,7 +366,7 @@ class Metric:
         score = self._failed(MetricError(clean_text(f"metric {self.name!r}: {why}", self._limit)))
         self._record(input, score)
         if not again and self.recall(*rollout) is None:
-            self._count_failure(input, None, str(score.error), list)
+            self._count_failure(self._run_number, input, None, str(score.error), list)
         return self._kept(score, rollout)
 
     def broken(self) -> str | None:
@@ -383,6 +399,7 @@ class Metric:
         The next run with this metric may come after what was wrong has been mended, such as a key.
         """
         with self._lock:
+            self._run_number += 1  # calls that are under way belong to the run before
             self._failed_rollouts = self._row = 0
             self._trial = False
             self._stop = None
@@ -449,8 +466,8 @@ class Metric:
             return parse_return(returned, self.name, self._range, self._names, self._limit), returned
         except (KeyboardInterrupt, MetricBroken):
             raise
-        except MetricReturnError as error:  # a copy, without the frames that hold the case
-            failure: MetricError = MetricReturnError(*error.args)
+        except (MetricReturnError, ProgramFailedError) as error:  # the latter of another metric that it asks
+            failure: MetricError = type(error)(*error.args)  # a copy, without the frames that hold the case
         except DeadlineExceededError:
             failure = MetricTimeoutError(
                 f"metric {self.name!r} did not answer within {self._timeout:g} s; "
@@ -483,7 +500,7 @@ class Metric:
         entered: list[tuple[Isolation, Any]] = []
         try:
             for isolation in isolations:
-                entered.append((isolation, isolation.enter(self)))
+                entered.append((isolation, isolation.enter(self, self._is_async)))
             with self._lock:
                 self._calls += 1
             if self._inline:
@@ -491,8 +508,9 @@ class Metric:
             else:
                 returned, left = self._within(input, output, expected)
             if type(cast("object", returned)) is not tuple and isinstance(returned, Awaitable):
+                depth = max((isolation.depth() for isolation in isolations), default=0)
                 # The first of them is this one.
-                returned = wait_within(left, cast("Awaitable[Any]", returned), _depth() - 1)
+                returned = wait_within(left, cast("Awaitable[Any]", returned), depth - self._is_async)
             return returned
         finally:
             while entered:
@@ -517,7 +535,7 @@ class Metric:
                 key,
                 functools.partial(self._judged_for_others, input, output, expected),
                 keep=lambda score: score.error is None,
-                wait=not _awaited.get() and not _depth(),
+                wait=not _awaited.get() and not any(isolation.inside() for isolation in isolations),
                 seconds=self._timeout,
             )
         except TimeoutError:
@@ -548,8 +566,12 @@ class Metric:
         if self.failures.add(failure) == 1:
             _log.warning("%s. Further failures are counted in `failures`.", failure.text.rstrip("."))
 
-    def _count_failure(self, input: Any, expected: Any, text: str, perfect: Callable[[], list[Any]]) -> None:
+    def _count_failure(
+        self, run_number: int, input: Any, expected: Any, text: str, perfect: Callable[[], list[Any]]
+    ) -> None:
         with self._lock:
+            if run_number != self._run_number:
+                return
             self._last_failure = text
             self._row += 1
             if self._succeeded:
@@ -565,10 +587,13 @@ class Metric:
             self._succeeded = True  # the metric works: it is the program that is bad
             return
         tried = ", and on the expected value as output too" if outputs else ""
-        self._stop = (
+        reason = (
             f"metric {self.name!r} failed on each of the first {stop_after} rollouts{tried}. The last "
             f"failure: {self._last_failure.rstrip('.')}. Mend it, or pass stop_after=None to run on."
         )
+        with self._lock:
+            if run_number == self._run_number:
+                self._stop = reason
 
     def _warn_of_scale(self, value: float) -> None:
         if value > 1.0:
@@ -607,11 +632,6 @@ class Metric:
                 return
             self._warned.add(topic)
         _log.warning(message, *values)
-
-
-def _depth() -> int:
-    """Tell how many calls of metrics this is inside of, where a target that is loaded keeps count."""
-    return max((isolation.depth() for isolation in isolations), default=0)
 
 
 def as_metric(score: "ScoreFunction | Metric", **options: Unpack[MetricOptions]) -> Metric:
@@ -653,33 +673,42 @@ def _refuse_options(score: object, options: Mapping[str, object]) -> None:
         )
 
 
-def _perfect_outputs(
-    output: Any, expected: Any, perfect: Callable[[Any, Any], Any] | None, answer: Any
-) -> list[Any]:
-    """Give what may be a perfect output: as the target says, else the expected value.
-
-    Where its type is not that of the output that failed, both may stand for the same in another form:
-    a label 3 for the text "3", a dict for its JSON.
-    """
-    best = None
+def _perfect_outputs(output: Any, expected: Any, perfect: Perfect | None, answer: Any) -> list[Any]:
+    """Give what may be a perfect output: as the target says, else the expected value."""
     if perfect is not None:
         try:
-            best = perfect(answer, expected)
+            found = [one for one in perfect(answer, expected) if one is not None]
         except Exception:  # the user's own reader of fields; then there is no such guess
             _log.debug("no perfect output could be made of %s", shown(expected), exc_info=True)
-    if best is None:
-        fields = list(cast("dict[str, Any]", expected).values()) if isinstance(expected, dict) else []
-        best = fields[0] if len(fields) == 1 else cast("Any", expected)
-    if best is None:  # no output at all is never judged
-        return []
-    return [best] if type(best) is type(output) else [best, *_other_forms(best)]
+        else:
+            if found:
+                return found
+    fields = list(cast("dict[str, Any]", expected).values()) if isinstance(expected, dict) else []
+    value = fields[0] if len(fields) == 1 else cast("Any", expected)
+    return [] if value is None else forms(value, output)  # no output at all is never judged
 
 
-def _other_forms(value: Any) -> Iterator[Any]:
+def forms(value: Any, like: Any) -> list[Any]:
+    """Give an expected value in the forms that an output may have it in: 3 for the text "3", a dict as JSON.
+
+    Args:
+        value: The expected value.
+        like: An output that failed; where one of the forms is of its type, there are no others.
+
+    Returns:
+        At least one form; `value` itself first, where it is among them.
+
+    Example:
+        >>> forms(3, like="three"), forms({"a": 1}, like="{"), forms("3", like=None)
+        (['3'], ['{"a": 1}'], ['3', 3])
+    """
+    found = [value]
     with contextlib.suppress(Exception):  # what JSON cannot hold, or what is no JSON, has no such form
         if isinstance(value, str):
-            yield json.loads(value)
+            found.append(json.loads(value))
         else:
-            yield json.dumps(value, ensure_ascii=False, default=str)
-            if not isinstance(value, dict | list | tuple):
-                yield str(value)
+            found.append(json.dumps(value, ensure_ascii=False, default=str))
+            if not isinstance(value, dict | list | tuple) and str(value) != found[-1]:
+                found.append(str(value))
+    same = [] if like is None else [form for form in found if type(form) is type(like)]
+    return same or found

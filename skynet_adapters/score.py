@@ -172,6 +172,8 @@ def clean_text(text: str, limit: int | None = None) -> str:
         >>> clean_text("x" * 90 + "end", limit=60)
         'xxxxxxxxxxxxxxxxxx\n[... 67 characters left out ...]\nxxxxxend'
     """
+    if type(text) is not str:  # of the user's own, with whatever it holds besides
+        text = str.__str__(text)
     if limit is not None and len(text) > limit:
         text = _cut(text, limit)
     if not text.isascii():
@@ -238,6 +240,9 @@ def _number(name: str, what: str, value: Any) -> float:
             raise MetricReturnError(
                 f"metric {name!r} returned {shown(value)} for {what}, which must be a number; {_SHAPE}"
             )
+        error = getattr(cast("Any", plain), "error", None)
+        if isinstance(error, MetricError):  # of another metric that this one asks
+            raise MetricReturnError(f"metric {name!r} returned {what} that is no judgement: {error}")
         try:
             number = float(plain)
         except Exception as error:  # an int that is too large, a signalling NaN, a type of the user's own

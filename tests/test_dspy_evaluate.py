@@ -360,6 +360,89 @@ def test_an_evaluation_inside_an_async_metric_is_not_held_up():
     assert (result.score, list(metric.failures)) == (100.0, [])
 
 
+def counts(input, output, expected=None):
+    (wanted,) = expected.values()
+    return float(int(output) == int(wanted)), {"feedback": "Compared."}
+
+
+@pytest.mark.parametrize("reader", [None, lambda pred: pred.final])
+def test_a_label_of_another_name_than_the_answer_does_not_stop_a_metric(reader):
+    answers = iter(["dunno"] * 10 + ["4"] * 10)
+    program = Quick(lambda question: dspy.Prediction(final=next(answers)))
+    devset = [dspy.Example(question=f"q{n}", gold="4").with_inputs("question") for n in range(20)]
+    assert evaluate(as_dspy_metric(counts, output=reader), program, devset, threads=1).score == 50.0
+
+
+def test_a_label_of_another_type_among_several_fields_does_not_stop_a_metric():
+    def reads(input, output, expected=None):
+        return float(int(output["answer"].strip()) == expected["answer"]), {"feedback": "Compared."}
+
+    answers = iter(["dunno"] * 10 + ["4 "] * 10)
+    program = Quick(lambda question: dspy.Prediction(answer=next(answers), unit="kg"))
+    devset = [dspy.Example(question=f"q{n}", answer=4, unit="kg").with_inputs("question") for n in range(20)]
+    assert evaluate(as_dspy_metric(reads), program, devset, threads=1).score == 50.0
+
+
+@pytest.mark.parametrize("judge", [round, lambda output: output + 1])
+def test_a_metric_that_reckons_with_texts_is_stopped_though_the_labels_are_numbers(judge):
+    program = Quick(lambda question: dspy.Prediction(answer="4"))
+    metric = as_dspy_metric(lambda input, output: (judge(output) == 4, {"feedback": "Compared."}))
+    with pytest.raises(MetricBroken, match="TypeError"):
+        evaluate(metric, program, examples(40, lambda number: 4), threads=1)
+
+
+def test_a_metric_that_was_stopped_by_one_run_is_not_stopped_at_once_by_another():
+    down = [True]
+
+    def recovering(input, output, expected=None):
+        if down[0]:
+            raise KeyError("k")
+        if output == "?":
+            raise ValueError("unreadable")
+        return score(input, output, expected)
+
+    metric = Metric(recovering)
+    for number in range(8):
+        metric.score_case({}, f"{number}", {"answer": "A"})
+    assert "KeyError" in (metric.broken() or "")
+    down[0] = False
+    answers = iter("?A" * 10)
+    program = Quick(lambda question: dspy.Prediction(answer=next(answers)))
+    assert evaluate(as_dspy_metric(metric), program, examples(20), threads=1).score == 50.0
+
+
+def test_an_async_client_of_a_module_works_in_metrics_and_in_those_that_ask_them():
+    limit = asyncio.Semaphore(2)
+
+    async def inner(input, output, expected=None):
+        async with limit:
+            await asyncio.sleep(0.01)
+        return score(input, output, expected)
+
+    asked = Metric(inner)
+    for metric in (as_dspy_metric(asked), as_dspy_metric(lambda i, o, e: asked(i, o, e), name="outer")):
+        result = evaluate(metric, devset=examples(16))
+        assert (result.score, list(metric.failures)) == (100.0, [])
+
+
+def test_the_result_of_another_metric_is_a_number_where_it_is_a_judgement():
+    inner = as_dspy_metric(score)
+    broken = as_dspy_metric(always_raising, stop_after=None)
+
+    def asks(one):
+        def outer(input, output, expected=None):
+            example = dspy.Example(**input, **expected).with_inputs(*input)
+            judged = one(example, dspy.Prediction(answer=output))
+            return judged, {"feedback": "Asked.", "scores": {"inner": judged}}
+
+        return as_dspy_metric(outer, stop_after=None)
+
+    assert evaluate(asks(inner)).score == 100.0
+    failed = asks(broken)(examples(1)[0], dspy.Prediction(answer="A"))
+    assert failed.error is not None
+    assert "no such table" in failed.feedback
+
+
 def test_asking_again_for_the_text_counts_no_rollout_also_without_memory():
     metric = as_dspy_metric(always_raising, memo=None)
     devset, prediction = examples(5), dspy.Prediction(answer="A")

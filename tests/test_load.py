@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from skynet_adapters import Metric, fingerprint
+from skynet_adapters import DefinitionError, Metric, fingerprint
 
 OK = (1.0, {"feedback": "OK"})
 count = itertools.count()
@@ -743,8 +743,31 @@ HOLDS_A_PROGRAM = """
             return thing(example=input, pred=output), {"feedback": "Judged."}
         return score
 
+    class Other(Judge):
+        def forward(self, example, pred, trace=None):
+            return self.limit + 1
+
+    class Typed(Judge):
+        def __init__(self, kind, limit):
+            super().__init__(1, "Be strict.", "openai/a")
+            signature = dspy.Signature("answer -> score")
+            self.read = dspy.Predict(signature.with_updated_fields("score", type_=kind))
+            self._limit, self.stage = limit, limit
+
+    class Saved:
+        def __init__(self, limit):
+            self.limit = limit
+
+        def dump_state(self, path):
+            raise OSError(path)
+
+        def __call__(self, example, pred, trace=None):
+            return self.limit
+
     changed = [(1, "Be strict.", "openai/a"), (2, "Be strict.", "openai/a"), (1, "Be kind.", "openai/a")]
     judges = [Judge(*parts) for parts in [*changed, (1, "Be strict.", "openai/b")]]
+    judges += [Other(1, "Be strict.", "openai/a"), Typed(float, 1), Typed(int, 1), Typed(int, 2)]
+    judges += [Saved(1), Saved(2)]
     metrics = [held(judge) for judge in judges] + [from_dspy_metric(judge) for judge in judges]
     metrics += [from_dspy_metric(SemanticF1()), from_dspy_metric(SemanticF1(threshold=0.5))]
     before = [fingerprint(metric) for metric in metrics]
@@ -765,3 +788,13 @@ def test_a_program_or_model_that_a_metric_holds_counts_and_its_history_and_key_d
         return done.stdout
 
     assert printed("sk-one") == printed("sk-two") != ""
+
+
+def test_what_goes_on_without_end_has_no_fingerprint():
+    class Endless:
+        def __reduce_ex__(self, protocol):
+            return Endless, (Endless(),)
+
+    thing = Endless()
+    with pytest.raises(DefinitionError, match="goes on without end"):
+        fingerprint(lambda input, output: thing)

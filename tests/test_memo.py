@@ -815,6 +815,29 @@ def test_an_attribute_beside_the_fields_of_a_dataclass_counts():
     assert content_key(first) != content_key(second)
 
 
+def test_a_dataclass_that_holds_more_than_attributes_has_no_key():
+    @dataclasses.dataclass
+    class Row(dict[str, Any]):
+        name: str
+
+    first, second = Row("a"), Row("a")
+    first["x"], second["x"] = 4, 5
+    assert content_key(first) is content_key(second) is None
+
+
+def test_slots_beside_the_fields_of_a_dataclass_count():
+    class Base:
+        __slots__ = ("note",)
+
+    @dataclasses.dataclass
+    class Place(Base):
+        name: str
+
+    first, second = Place("here"), Place("here")
+    first.note, second.note = "a", "b"
+    assert content_key(first) != content_key(second)
+
+
 def test_an_entry_is_gone_with_its_case_also_while_the_answer_lives():
     memo, answer = RolloutMemo[str](), Thing()
     memo.put(Thing(), answer, "gone")

@@ -4,6 +4,8 @@ import asyncio
 import collections
 import contextvars
 import copy
+import dataclasses
+import datetime
 import decimal
 import enum
 import functools
@@ -29,6 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import dspy
+import pydantic
 import pytest
 
 from skynet_adapters import (
@@ -1110,7 +1114,7 @@ def test_the_trial_of_a_metric_that_judges_texts_is_made_with_json_too():
     outputs: list[Any] = []
     metric = Metric(notes_and_fails(outputs), stop_after=1)
     metric.score_case({}, "{", {"label": "a", "city": "é"})
-    assert outputs[1:] == [{"label": "a", "city": "é"}, '{"label": "a", "city": "é"}']
+    assert outputs[1:] == ['{"label": "a", "city": "é"}']
 
 
 def test_a_metric_that_reads_json_and_accepts_the_expected_value_as_json_never_stops_the_run():
@@ -1130,11 +1134,11 @@ def test_a_perfect_output_that_a_target_makes_is_tried_first():
 
     def perfect(answer: Any, expected: Any) -> Any:
         made_from.append((answer, expected))
-        return {"answer": expected["label"]}
+        return [{"answer": expected["label"]}, None, "last"]
 
     metric.judge({}, "b", {"label": "a"}, rollout=(case, answer), perfect=perfect)
     assert made_from == [(answer, {"label": "a"})]
-    assert outputs == ["b", {"answer": "a"}, '{"answer": "a"}']
+    assert outputs == ["b", {"answer": "a"}, "last"]
 
 
 def test_a_perfect_output_that_cannot_be_made_is_left_out():
@@ -1701,20 +1705,24 @@ def test_calls_for_each_others_content_from_inside_two_metrics_do_not_deadlock()
 class CountingIsolation:
     """As a target registers one; notes the threads in which it is entered and left."""
 
-    def __init__(self, depth: int = 0) -> None:
+    def __init__(self, inside: bool = False) -> None:
         self.log: list[tuple[str, int, Any]] = []
-        self._depth = depth
+        self._inside = inside
 
-    def enter(self, metric: Metric) -> Any:
+    def enter(self, metric: Metric, is_awaited: bool) -> Any:
         assert isinstance(metric, Metric)
+        assert is_awaited == inspect.iscoroutinefunction(metric.score)
         self.log.append(("enter", threading.get_ident(), None))
         return len(self.log)
 
     def leave(self, token: Any) -> None:
         self.log.append(("leave", threading.get_ident(), token))
 
+    def inside(self) -> bool:
+        return self._inside
+
     def depth(self) -> int:
-        return self._depth
+        return 0
 
 
 @pytest.fixture
@@ -1759,7 +1767,7 @@ def test_a_call_that_a_target_knows_to_be_inside_a_metric_does_not_wait(isolated
         return OK
 
     metric = Metric(score, memo="content")
-    isolated(depth=1)
+    isolated(inside=True)
     with ThreadPoolExecutor(1) as pool:
         leader = pool.submit(metric.score_case, {}, "a")
         assert judging.wait(PATIENCE)
@@ -2586,6 +2594,74 @@ class AnswersToAnyName:
 def test_an_object_that_answers_to_any_name_can_be_a_metric():
     failed = Metric(AnswersToAnyName(), name="any").score_case({}, "a")
     assert "raised ValueError: never right (test_metric.py, line" in failed.feedback
+
+
+def test_a_call_that_began_before_a_stop_does_not_count_in_the_next_run(released):
+    begun = threading.Semaphore(0)
+
+    def score(input, output):
+        begun.release()
+        released.wait(HANG)
+        raise ConnectionError("no route")
+
+    metric = Metric(score, max_failures_in_a_row=2)
+    with ThreadPoolExecutor(4) as pool:
+        late = [pool.submit(metric.score_case, {}, "a") for _ in range(4)]
+        for _ in late:
+            assert begun.acquire(timeout=PATIENCE)
+        metric.begin_again()
+        released.set()
+        assert all(one.result(PATIENCE).error is not None for one in late)
+    assert metric.broken() is None
+
+
+@pytest.mark.parametrize(
+    ("output", "expected", "tried"),
+    [
+        ("three", {"n": 3}, ["3"]),
+        ("no", {"right": True}, ["true", "True"]),
+        ("?", {"day": datetime.date(2026, 1, 2)}, ['"2026-01-02"', "2026-01-02"]),
+        (4, {"n": "5"}, [5]),
+        (["a"], {"n": "5"}, ["5", 5]),
+        ("{", {"a": 1, "b": 2}, ['{"a": 1, "b": 2}']),
+    ],
+)
+def test_the_trial_gives_the_expected_value_in_the_form_of_the_outputs_that_failed(output, expected, tried):
+    outputs: list[Any] = []
+    Metric(notes_and_fails(outputs), stop_after=1).score_case({}, output, expected)
+    assert outputs[1:] == tried
+
+
+def test_no_output_behind_another_metric_does_not_count_towards_a_stop():
+    inner = Metric(exact)
+    metric = Metric(lambda input, output, expected: inner(input, None, expected))
+    fail(metric, 20, {"label": "a"})
+    assert metric.broken() is None
+    assert metric.failures.kinds == {"ProgramFailedError": 20}
+
+
+def test_a_record_that_holds_a_lock_is_copied_around_it():
+    @dataclasses.dataclass
+    class Answer:
+        rows: list[int]
+        lock: Any
+
+    class Model(pydantic.BaseModel):
+        model_config = {"arbitrary_types_allowed": True}
+        rows: list[int]
+        lock: Any
+
+    lock = threading.Lock()
+    answers = [Answer([1], lock), Model(rows=[1], lock=lock), dspy.Prediction(rows=[1], lock=lock)]
+
+    def score(input, output):
+        output.rows.append(2)
+        return float(output.lock is lock), {"feedback": "F."}
+
+    for answer in answers:
+        rows = answer.rows
+        assert Metric(score).score_case({}, answer) == Score(1.0, "F.")
+        assert rows == [1]
 
 
 def test_the_failures_that_stopped_a_run_do_not_count_in_the_next_one():

@@ -776,7 +776,6 @@ def test_nothing_at_all_escapes_a_metric_that_returns_anything(returned):
         (NumberRaises(), {"feedback": "OK"}),
         (ItemRaises(), {"feedback": "OK"}),
         (NdimRaises(), {"feedback": "OK"}),
-        (1.0, {"feedback": TextRaises("OK")}),
         (1.0, DictRaises(feedback="OK")),
         (1.0, {"feedback": "OK", "scores": DictRaises(a=1)}),
         ListRaises([1.0, {"feedback": "OK"}]),
@@ -819,6 +818,12 @@ def test_a_returned_object_that_exits_when_it_is_read_does_not_end_the_run(retur
         patch.setattr(Exits, "armed", True)
         score = metric.score_case({}, "a")
     assert isinstance(score.error, MetricReturnError)
+
+
+def test_a_text_of_a_class_of_its_own_is_taken_for_what_it_holds():
+    score = parse_return((1.0, {"feedback": TextRaises("OK"), "note": TextRaises("More.")}))
+    assert (score.feedback, score.info) == ("OK", {"note": "More."})
+    assert type(score.feedback) is type(score.info["note"]) is str
 
 
 finite_numbers = (
@@ -864,7 +869,9 @@ def test_a_valid_pair_becomes_a_score_with_exactly_its_values(
     kept = dict(score.info)
     assert kept.pop("component_feedback", None) == components
     assert kept.keys() == further.keys()
-    assert kept == further
+    assert kept == {
+        key: clean_text(value) if isinstance(value, str) else value for key, value in further.items()
+    }
     assert score.error is None
     for component, text in (components or {}).items():
         assert score.text(component).startswith(text)
