@@ -882,6 +882,42 @@ def test_a_case_that_hangs_gives_its_place_to_the_next():
     assert adapter.metric.calls == 6
 
 
+def test_a_broken_score_ends_a_long_batch():
+    begun = []
+
+    def counted(artifact, input):
+        begun.append(input)
+        return "?"
+
+    def broken(input, output, expected=None):
+        raise KeyError("lable")
+
+    adapter = as_gepa_adapter(broken, counted, artifact=SEED, max_workers=2)
+    with pytest.raises(MetricError, match="lable"):
+        adapter.evaluate(CASES * 10, adapter.seed_candidate)
+    assert len(begun) < 20
+
+
+def test_after_ctrl_c_nothing_more_is_judged():
+    free, back = threading.Event(), threading.Semaphore(0)
+
+    def interrupted(artifact, input):
+        if input["n"] == 7:
+            raise KeyboardInterrupt
+        free.wait(30)
+        back.release()
+        return "?"
+
+    adapter = as_gepa_adapter(plain_score, interrupted, artifact=SEED)
+    with pytest.raises(KeyboardInterrupt):
+        adapter.evaluate(CASES, adapter.seed_candidate)
+    free.set()
+    for _ in range(7):
+        assert back.acquire(timeout=5)
+    time.sleep(0.05)
+    assert adapter.metric.calls == 0
+
+
 def test_what_comes_back_too_late_is_not_judged():
     free, back = threading.Event(), threading.Event()
 

@@ -285,6 +285,21 @@ def test_a_resumed_run_without_budget_is_pointed_out(tmp_path, caplog):
     assert f"has used {used} metric calls, so that max_metric_calls={used}" in caplog.text
 
 
+def test_what_was_kept_of_a_run_stays_when_the_metric_alone_is_checked(tmp_path):
+    optimized(tmp_path)
+    kept = (tmp_path / "skynet_adapters_run.json").read_text()
+    check_run_dir(score, tmp_path)
+    assert json.loads((tmp_path / "skynet_adapters_run.json").read_text()) == json.loads(kept)
+
+
+def test_failure_scores_say_nothing_about_the_scale(caplog):
+    adapter = as_gepa_adapter(score, lambda a, i: None, artifact="Guess.", failure_score=5.0)
+    adapter.evaluate(CASES, adapter.seed_candidate)
+    caplog.clear()
+    check_gepa_run(adapter, **arguments(adapter))
+    assert caplog.text == ""
+
+
 def test_nothing_is_kept_of_a_run_that_is_refused(tmp_path):
     fault(run_dir=str(tmp_path / "run"), max_metric_calls=1)
     assert not (tmp_path / "run").exists()

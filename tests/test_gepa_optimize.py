@@ -266,7 +266,7 @@ def test_a_resumed_run_that_finds_nothing_more_says_so(tmp_path, caplog):
 
 def test_each_run_of_an_adapter_is_counted_anew(caplog):
     adapter = as_gepa_adapter(score, run, artifact="Guess.")
-    for answer in ("Worse.", RULE):
+    for answer in (RULE, "Worse."):
         caplog.clear()
         gepa.optimize(
             adapter.seed_candidate,

@@ -1,5 +1,6 @@
 """Cases that run in other processes: through a process pool, and on a local cluster of Dask."""
 
+import functools
 import logging
 import multiprocessing
 import os
@@ -95,7 +96,10 @@ def test_a_whole_run_learns_from_cases_that_run_elsewhere(executor):
     assert len(best.adapter.metric.failures) == 0
 
 
-def test_faults_stay_with_their_cases_and_are_told(executor):
+def test_faults_stay_with_their_cases_and_are_told(executor, monkeypatch):
+    # Longer than what hangs: it is there that the time is up.
+    monkeypatch.setattr(skynet_adapters.gepa_rollouts, "_EXECUTOR_PATIENCE_SECONDS", 600.0)
+
     def run(artifact, input):
         import threading
         import time
@@ -258,6 +262,58 @@ def test_waiting_in_the_executors_queue_does_not_count(monkeypatch):
 
     with ThreadPoolExecutor(1) as one_at_a_time:
         assert evaluated(run, one_at_a_time, run_timeout=0.5).scores == [1.0] * 8
+
+
+class LastFirst(Executor):
+    """Runs the cases of one batch one after another, the last one first."""
+
+    def __init__(self):
+        self.taken = []
+
+    def submit(self, function, /, *arguments, **named):
+        self.taken.append((Future(), functools.partial(function, *arguments, **named)))
+        if len(self.taken) == len(CASES):
+            threading.Thread(target=self.run, daemon=True).start()
+        return self.taken[-1][0]
+
+    def run(self):
+        for future, call in reversed(self.taken):
+            future.set_result(call())
+
+
+def test_an_executor_gives_a_sign_while_a_judge_takes_its_time(monkeypatch):
+    monkeypatch.setattr(skynet_adapters.gepa_rollouts, "_EXECUTOR_PATIENCE_SECONDS", 0.2)
+
+    def run(artifact, input):
+        time.sleep(0.2)
+        return f"L{input['n']}"
+
+    def slow(input, output, expected=None):
+        time.sleep(1.2)
+        return score(input, output, expected)
+
+    assert evaluated(run, LastFirst(), metric=slow, run_timeout=0.5).scores == [1.0] * 8
+
+
+class OneAnswer(Silent):
+    """Answers the first case alone."""
+
+    def submit(self, function, /, *arguments, **named):
+        future = super().submit(function, *arguments, **named)
+        if len(self.taken) == 1:
+            future.set_result(function(*arguments, **named))
+        return future
+
+
+def test_after_ctrl_c_nothing_more_is_run_elsewhere():
+    def interrupted(input, output, expected=None):
+        raise KeyboardInterrupt
+
+    executor = OneAnswer()
+    with pytest.raises(KeyboardInterrupt):
+        evaluated(lambda artifact, input: "x", executor, metric=interrupted)
+    assert len(executor.taken) == 8
+    assert all(future.cancelled() for future in executor.taken[1:])
 
 
 def test_a_copy_of_an_adapter_runs_its_cases_itself(processes):
