@@ -26,6 +26,9 @@ from skynet_adapters import (
 )
 from tests.scripted import chat
 
+# One worker of pytest for all, since the cluster takes its time to start.
+pytestmark = pytest.mark.xdist_group("remote")
+
 CASES = [Case(str(number), {"n": number}, {"label": f"L{number}"}) for number in range(8)]
 HERE = os.getpid()
 
@@ -282,17 +285,17 @@ class LastFirst(Executor):
 
 
 def test_an_executor_gives_a_sign_while_a_judge_takes_its_time(monkeypatch):
-    monkeypatch.setattr(skynet_adapters.gepa_rollouts, "_EXECUTOR_PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(skynet_adapters.gepa_rollouts, "_EXECUTOR_PATIENCE_SECONDS", 0.1)
 
     def run(artifact, input):
-        time.sleep(0.2)
+        time.sleep(0.1)
         return f"L{input['n']}"
 
     def slow(input, output, expected=None):
-        time.sleep(1.2)
+        time.sleep(0.7)
         return score(input, output, expected)
 
-    assert evaluated(run, LastFirst(), metric=slow, run_timeout=0.5).scores == [1.0] * 8
+    assert evaluated(run, LastFirst(), metric=slow, run_timeout=0.4).scores == [1.0] * 8
 
 
 class OneAnswer(Silent):
