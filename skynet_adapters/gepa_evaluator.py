@@ -39,6 +39,10 @@ def as_gepa_evaluator(
     batch at once, in the caller's context. By default `optimize_anything` keeps an objective frontier
     too, so a metric with named scores that may fail needs `score_names`.
 
+    What `run` logs with `gepa.optimize_anything.log` reaches the reflection model. What it and the
+    metric print does under `capture_stdio=True` only where they have no limit (`run_timeout=None`,
+    `timeout=None`), since with one they run in threads of their own.
+
     Args:
         score: `score(input, output, expected=None)`, or a `Metric`.
         run: As for `as_gepa_adapter`. `None`: the artifact itself is the output that is judged.

@@ -1330,6 +1330,33 @@ def test_what_run_logs_for_gepa_is_kept():
     assert "## log\ntried " in reflection.prompts[0]
 
 
+@pytest.mark.parametrize(
+    ("limits", "captured"),
+    [
+        ({}, set()),
+        ({"run_timeout": None}, {"ran"}),
+        ({"run_timeout": None, "timeout": None}, {"ran", "judged"}),
+    ],
+)
+def test_what_is_printed_is_captured_where_there_is_no_limit(limits, captured):
+    def loud_run(artifact, input):
+        print("was ran")
+        return run(artifact, input)
+
+    def loud_score(input, output, expected=None):
+        print("was judged")
+        return plain_score(input, output, expected)
+
+    reflection = Reflection()
+    optimize_anything(
+        SEED,
+        evaluator=as_gepa_evaluator(loud_score, loud_run, **limits),
+        dataset=CASES,
+        config=config(reflection, capture_stdio=True),
+    )
+    assert {word for word in ("ran", "judged") if f"was {word}" in reflection.prompts[0]} == captured
+
+
 def test_the_callers_context_reaches_a_batch_evaluator():
     lm = dspy.LM("scripted/none")
     seen = set()
