@@ -12,6 +12,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
 from .artifacts import TEXT_COMPONENT, to_artifact, to_candidate
+from .errors import DataError, MetricError
 from .gepa_cases import input_and_expected
 from .gepa_closing import ClosingCallback
 from .gepa_rollouts import GEPA_OPTIONS, Job, Raising, Rollouts, Trajectory
@@ -125,7 +126,7 @@ class GepaAdapter(Generic[A]):
         self._artifact = artifact
         self._rollouts = rollouts
         self._include_expected = include_expected
-        self._raising = Raising()
+        self._raising = Raising(MetricError, DataError)
         self.metric = rollouts.metric
         self.callback = ClosingCallback()
         self.seen_scores: tuple[float, float] | None = None

@@ -8,7 +8,7 @@ from concurrent.futures import Executor
 from typing import Any, Self, Unpack, cast
 
 from .artifacts import TEXT_COMPONENT, Artifact, fault_in_parts, to_artifact, to_candidate
-from .errors import DataError, DefinitionError, MetricBroken
+from .errors import DataError, DefinitionError, MetricBroken, MetricError
 from .gepa_cases import input_and_expected
 from .gepa_rollouts import GEPA_OPTIONS, Job, Raising, Rollouts, Trajectory, artifact_itself
 from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, with_images
@@ -101,7 +101,7 @@ class GepaEvaluator:
         if artifact is not None:
             to_candidate(artifact)
         self._rollouts = rollouts
-        self._raising = Raising()
+        self._raising = Raising(MetricError)
         self._artifact = artifact
         self._include_expected = include_expected
         self._shows_output = shows_output

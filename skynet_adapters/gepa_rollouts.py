@@ -18,7 +18,7 @@ from gepa.optimize_anything import LogContext, get_log_context, set_log_context
 from .attempt import Ran, attempt, too_late
 from .copies import protected
 from .deadline import end_idle_helpers, start
-from .errors import DataError, DefinitionError, MetricBroken, MetricError
+from .errors import DefinitionError, MetricBroken, MetricError
 from .gepa_values import is_dspys
 from .llm import Models, models
 from .measure import Observation, rollout, unmeasured
@@ -230,7 +230,8 @@ class _Batch:
     def _start_more(self) -> None:
         while self._waiting and len(self._under_way) < self._most():
             # What runs at once runs in any case: which of it comes back first says nothing.
-            if self._done and self._rollouts.metric.broken() is not None:
+            metric = self._rollouts.metric
+            if self._done and (metric.is_on_trial or metric.broken() is not None):
                 return
             number = self._waiting.popleft()
             seconds = self._rollouts.run_timeout
@@ -314,9 +315,13 @@ class Raising:
 
     With raise_on_exception=False GEPA goes on after an Exception, for ever where its budget does not
     advance (gepa 0.1.4).
+
+    Args:
+        *kinds: The errors that this is done with.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *kinds: type[Exception]) -> None:
+        self._kinds = kinds
         self._raised = False
 
     @property
@@ -330,7 +335,7 @@ class Raising:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is None:
             self._raised = False
-        elif isinstance(error, MetricError | DataError):
+        elif isinstance(error, self._kinds):
             if self._raised:
                 raise MetricBroken(str(error)) from error
             self._raised = True

@@ -282,9 +282,12 @@ class _Timed:
 
 
 def load_parts() -> None:
-    """Load what measures DSPy's models, when DSPy itself is loaded: before that, nothing calls them."""
-    if "dspy" in sys.modules:
-        importlib.import_module(f"{__package__}.dspy_measuring")
+    """Load what measures and sets apart DSPy's models, once DSPy is: before that, nothing calls them."""
+    if "dspy" in sys.modules and _DSPYS_PART not in sys.modules:
+        importlib.import_module(_DSPYS_PART)
+
+
+_DSPYS_PART = f"{__package__}.dspy_isolation"
 
 
 # --- bills -----------------------------------------------------------------------------------------

@@ -384,6 +384,11 @@ class Metric:
         return None if self._succeeded else self._stop
 
     @property
+    def is_on_trial(self) -> bool:
+        """Whether so many rollouts have failed that the function is tried on the expected value, or was."""
+        return self._trial and not self._succeeded
+
+    @property
     def is_failing(self) -> bool:
         """Whether the function has failed since the run began, or since it last gave a judgement."""
         return self._row > 0

@@ -315,6 +315,28 @@ def test_a_metric_that_fails_on_everything_is_not_paid_the_whole_data_set_for():
     assert len(ran) <= 40
 
 
+def test_a_judge_of_dspys_is_kept_apart_from_the_run_where_only_gepa_is_used():
+    script = textwrap.dedent(
+        """
+        import dspy
+        from skynet_adapters import Case, as_gepa_adapter
+        from tests.scripted import answering
+
+        judge = dspy.Predict("text -> answer")
+
+        def score(input, output, expected=None):
+            return 1.0, {"feedback": judge(text=output).answer}
+
+        adapter = as_gepa_adapter(score, lambda artifact, input: "x", artifact="A")
+        with dspy.context(lm=answering(lambda question: "Fine."), trace=[]):
+            batch = adapter.evaluate([Case("1", {"n": 1})], adapter.seed_candidate, capture_traces=True)
+            print(batch.trajectories[0].score.feedback, len(dspy.settings.trace), adapter.metric.bill.calls)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "Fine. 0 1", done.stderr
+
+
 def test_a_program_that_always_fails_runs_on_all_cases_at_once():
     together = threading.Barrier(32)
 

@@ -226,8 +226,10 @@ def test_a_worker_that_dies_fails_cases_and_not_the_run():
 def test_a_worker_of_dask_that_dies_fails_its_case_alone(cluster, tmp_path):
     def run(artifact, input):
         import os
+        import time
 
         if input["n"] == 1:
+            time.sleep(1)  # what lies on the same worker when it dies again and again, Dask suspects as well
             os._exit(1)
         return f"L{input['n']}"
 

@@ -1,0 +1,99 @@
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+"""A DSPy metric that a user has already, as a `score`.
+
+Built around dspy 3.4.1.
+"""
+
+import inspect
+from typing import Any, cast
+
+import dspy
+
+from .dspy_fields import fields_of
+from .errors import DefinitionError, MetricReturnError
+from .feedback_score import FeedbackScore
+from .function import function_name
+from .score import Score, shown
+
+__all__ = ["DspyScore"]
+
+
+class DspyScore:
+    """A DSPy metric as `score`."""
+
+    def __init__(self, metric: Any, output: str | None) -> None:
+        if not callable(metric) or isinstance(metric, type):
+            raise DefinitionError(
+                f"a DSPy metric is a function metric(example, pred, trace=None); got {shown(metric)}"
+            )
+        self.metric = metric
+        self.__name__ = function_name(metric)
+        self._field = output
+        signature = inspect.signature(metric)
+        if list(signature.parameters)[:2] == ["input", "output"]:
+            raise DefinitionError(
+                f"{self.__name__!r} is a score(input, output, expected) already; pass it as it is"
+            )
+        self._nones = _more_arguments(signature, self.__name__)
+
+    def __call__(self, input: Any, output: Any, expected: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Judge as the DSPy metric does; see `from_dspy_metric`."""
+        labels: dict[str, Any] = expected or {}
+        gold = dspy.Example({**input, **labels}).with_inputs(*input)
+        returned = self.metric(gold, self._prediction(output, labels), *self._nones)
+        if isinstance(returned, FeedbackScore):  # of a metric made here that this one asks
+            return _pair(returned.judgement)
+        fields = _result_fields(returned)
+        number = fields.pop("score", None)
+        if number is None or isinstance(number, str | tuple | list):
+            raise MetricReturnError(
+                f"the DSPy metric {self.__name__!r} returned {shown(returned)}; it has to return a number, a "
+                'bool or dspy.Prediction(score=0.8, feedback="Close. Missing the date.")'
+            )
+        feedback = fields.pop("feedback", None)
+        if feedback is None or feedback == "":
+            answer = fields_of(output) if isinstance(output, dspy.Prediction) else output
+            wanted, given = (shown(value, with_type=False) for value in (expected, answer))
+            told = f"Got {given}." if expected is None else f"Expected {wanted}, got {given}."
+            feedback = f"The metric {self.__name__!r} gave {number}. {told}"
+        if "scores" in fields:  # a field of the user's own, whatever it holds
+            fields["other scores"] = fields.pop("scores")
+        scores = fields.pop("objective_scores", None)
+        return number, {**fields, "feedback": feedback, **({"scores": dict(scores)} if scores else {})}
+
+    def _prediction(self, output: Any, labels: dict[str, Any]) -> Any:
+        if isinstance(output, dspy.Prediction):
+            return output
+        if isinstance(output, dict):
+            return dspy.Prediction(cast("dict[str, Any]", output))
+        if self._field is None and len(labels) != 1:
+            raise DefinitionError(
+                f"the DSPy metric {self.__name__!r} needs a prediction, and got {shown(output)}; say which "
+                'field it stands for: from_dspy_metric(metric, output="answer")'
+            )
+        return dspy.Prediction({self._field or next(iter(labels)): output})
+
+
+def _pair(score: Score) -> tuple[float, dict[str, Any]]:
+    if score.error is not None:  # a failure is no judgement
+        raise type(score.error)(*score.error.args)
+    return score.value, {**score.info, "feedback": score.feedback, "scores": dict(score.scores)}
+
+
+def _more_arguments(signature: inspect.Signature, name: str) -> list[None]:
+    """Find how many arguments a DSPy metric needs after example and prediction; all get `None`."""
+    for count in range(5):
+        try:
+            signature.bind(*[None] * (2 + count))
+        except TypeError:
+            continue
+        return [None] * count
+    raise DefinitionError(
+        f"{name!r} cannot be called as metric(example, pred, trace); its signature is {signature}"
+    )
+
+
+def _result_fields(returned: Any) -> dict[str, Any]:
+    if isinstance(returned, dspy.Prediction):
+        return dict(fields_of(returned))
+    return dict(cast("dict[str, Any]", returned)) if isinstance(returned, dict) else {"score": returned}
