@@ -38,6 +38,12 @@ def score(input, output, expected=None):
     return (1.0 if right else 0.25), {"feedback": "Right." if right else f"Expected {expected['label']}."}
 
 
+def logged(caplog):
+    """What was logged, without the closing lines of metrics of other tests, which may come at any time."""
+    lines = [record.getMessage() for record in caplog.records]
+    return [line for line in lines if "have no judgement" not in line]
+
+
 class Log(list):
     """GEPA's logger."""
 
@@ -60,7 +66,7 @@ def test_the_best_artifact_comes_back_in_its_own_shape(artifact, best, caplog):
     assert made.score == 1.0
     assert made.result.val_aggregate_scores[0] == 0.25
     assert made.adapter.metric.calls >= 16
-    assert caplog.text == ""
+    assert logged(caplog) == []
 
 
 def test_a_validation_set_is_used_as_one():
