@@ -26,8 +26,11 @@ def protected(value: Any) -> Any:
         >>> copied["tags"] is given["tags"], copied["lock"] is given["lock"]
         (False, True)
     """
-    if _kind(value) in _ATOMS:
+    kind = _kind(value)
+    if kind in _ATOMS:
         return value
+    if kind is dict and _ATOMS.issuperset(map(type, value.values())):  # as most inputs are
+        return dict(value)
     try:
         return _copied(value, {})
     except RecursionError:

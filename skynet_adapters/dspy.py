@@ -6,7 +6,6 @@ Built around dspy 3.4.1. Where a line answers one of its quirks, a comment names
 
 import contextlib
 import difflib
-import functools
 import inspect
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Protocol, Unpack, cast
@@ -25,9 +24,10 @@ from .failures import Failures
 from .feedback_score import FeedbackScore, feedback_score
 from .function import function_name, without_partials
 from .llm import checked_models, models
-from .metric import Metric, ScoreFunction, forms, metric_with
+from .metric import Metric, ScoreFunction, metric_with
 from .options import MetricOptions
 from .score import Score, shown
+from .stand_ins import forms
 
 __all__ = [
     "DspyMetric",
@@ -413,13 +413,11 @@ class _Judge:
                 else f"the function given as {option}= raised {error!r}"
             )
             return metric.cannot_ask(input, why, rollout=rollout, again=again)
-        ask = functools.partial(
-            metric.judge, input, output, expected, rollout=rollout, perfect=self._perfect, again=again
-        )
+        kept: dict[str, Any] = {"rollout": rollout, "perfect": self._perfect, "again": again}
         if observation is None and self._metric_lm is None and self._reflection_lm is None:
-            return ask()
+            return metric.judge(input, output, expected, **kept)
         with judging(), self._models():
-            return ask(observation=observation)
+            return metric.judge(input, output, expected, observation=observation, **kept)
 
     @contextlib.contextmanager
     def _models(self) -> Generator[None]:

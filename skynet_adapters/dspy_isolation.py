@@ -30,7 +30,8 @@ class _DspyIsolation:
     _DEPTH = "skynet_adapters_metric_depth"
 
     def enter(self, metric: Metric, is_awaited: bool) -> Any:
-        calls = BilledCalls(metric.bill)
+        calls = BilledCalls()
+        calls.bill = metric.bill
         overrides: Any = thread_local_overrides.get() | self._OFF
         overrides["trace"], overrides["caller_modules"] = [], [calls]
         overrides[INSIDE_METRIC] = metric.bill

@@ -24,9 +24,7 @@ _MODELS = "skynet_adapters_models"
 class BilledCalls(list[Any]):
     """Receives what model calls would write into a program's history, and puts it on a bill."""
 
-    def __init__(self, bill: Bill) -> None:
-        super().__init__()
-        self._bill = bill
+    bill: Bill  # set right after it was made, since an `__init__` would be paid on every call of a metric
 
     @property
     def history(self) -> Any:
@@ -36,7 +34,7 @@ class BilledCalls(list[Any]):
     def append(self, entry: Mapping[str, Any], /) -> None:
         """Take an entry; called by DSPy, in the thread that asked."""
         super().append(entry)
-        self._bill.add(model_call(entry))
+        self.bill.add(model_call(entry))
 
 
 @contextlib.contextmanager
@@ -49,7 +47,8 @@ def apart(bill: Bill | None, name: str) -> Generator[None]:
         name: What is asked; a call of it that DSPy does not see is billed without figures.
     """
     paid = bill or Bill()
-    calls, unseen = BilledCalls(paid), ModelCall(name)
+    calls, unseen = BilledCalls(), ModelCall(name)
+    calls.bill = paid
     overrides: Any = thread_local_overrides.get() | {
         "trace": [],
         "caller_modules": [calls],

@@ -11,14 +11,12 @@ from typing import Any, NamedTuple, cast
 from .deadline import wait_within
 from .errors import DefinitionError, MetricError
 from .images import image_url
-from .measure import Bill, ModelCall, bill_of_judge, watch
+from .measure import Bill, ModelCall, bill_of_judge
 from .score import clean_text, shown
 
 __all__ = ["llm", "models", "set_models"]
 
 Messages = list[dict[str, Any]]
-
-watch()  # a metric that may ask has to say whose bill it is
 
 
 def llm(

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
@@ -22,14 +22,14 @@ __all__ = [
     "Reader",
     "Rollout",
     "ServiceCost",
+    "begin_judging",
     "bill_of_judge",
-    "judged_with",
+    "end_judging",
     "observation",
     "observed",
     "rollout",
     "service_cost",
     "unmeasured",
-    "watch",
 ]
 
 _FIGURES = ("time_ms", "model_calls", "cached_calls", "input_tokens", "output_tokens", "cost_usd")
@@ -125,31 +125,18 @@ class Reader(Protocol):
         ...
 
 
-class _Judged(NamedTuple):
-    observation: Observation | None
-    readers: tuple[Reader, ...] = ()
-
-
+# The record of the rollout that is judged, and who judges it, innermost first.
+_Judged = tuple[Observation | None, tuple[Reader, ...]]
 _judged: ContextVar[_Judged | None] = ContextVar("skynet_adapters_judged", default=None)
 
 _OUTSIDE = unmeasured("no measured rollout is judged here, as when a metric is called by hand")
 _FORGOTTEN = unmeasured("nobody measured this rollout; in DSPy, run it inside `with measuring():`")
 
-# Whether any metric may want to know what it judges, or whose bill it is. Until then a metric whose
-# rollouts nobody measures is asked without setting a context variable.
-watching = False
-
-
-def watch() -> None:
-    """Have every metric say, from now on, that it is the one that judges."""
-    global watching
-    watching = True
-
 
 def bill_of_judge() -> "Bill | None":
     """Give the bill of the metric that judges now."""
     judged = _judged.get()
-    return judged.readers[0].bill if judged is not None and judged.readers else None
+    return judged[1][0].bill if judged is not None and judged[1] else None
 
 
 def observation() -> Observation:
@@ -165,13 +152,13 @@ def observation() -> Observation:
         ...     observation().time_ms
         812.0
     """
-    watch()
     judged = _judged.get()
     if judged is None:
         return _OUTSIDE
-    for reader in judged.readers:
-        reader.measurement_was_read(judged.observation is not None)
-    return judged.observation or _FORGOTTEN
+    record, readers = judged
+    for reader in readers:
+        reader.measurement_was_read(record is not None)
+    return record or _FORGOTTEN
 
 
 def service_cost() -> ServiceCost:
@@ -208,27 +195,32 @@ def observed(observation: Observation) -> Generator[None]:
         ...     service_cost().model_calls
         3
     """
-    token = _judged.set(_Judged(observation))
+    token = _judged.set((observation, ()))
     try:
         yield
     finally:
         _judged.reset(token)
 
 
-@contextmanager
-def judged_with(reader: Reader, observation: Observation | None) -> Generator[None]:
-    """Set the record of the rollout that a metric judges; for `Metric`.
+def begin_judging(reader: Reader, observation: Observation | None) -> Token[Any]:
+    """Set the record of the rollout that a metric judges; for `Metric`, on every call.
 
     Args:
         reader: Is told when the record is read.
         observation: The record; `None`: that of the metric around this one, if there is one.
+
+    Returns:
+        What `end_judging` needs, in the same thread.
     """
-    outer = _judged.get() or _Judged(None)
-    token = _judged.set(_Judged(observation or outer.observation, (reader, *outer.readers)))
-    try:
-        yield
-    finally:
-        _judged.reset(token)
+    outer = _judged.get()
+    if outer is None:
+        return _judged.set((observation, (reader,)))
+    return _judged.set((observation or outer[0], (reader, *outer[1])))
+
+
+def end_judging(token: Token[Any]) -> None:
+    """Take back what `begin_judging` set."""
+    _judged.reset(token)
 
 
 # --- measuring a rollout that this package runs itself ---------------------------------------------

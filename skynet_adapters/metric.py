@@ -1,8 +1,6 @@
 """`Metric`: the one place where a user's `score` is called."""
 
-import contextlib
 import functools
-import json
 import logging
 import threading
 import time
@@ -11,7 +9,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, Literal, Protocol, Self, Unpack, cast
 
-from . import measure
 from .copies import protected
 from .deadline import DeadlineExceededError, call_within, wait_within
 from .errors import (
@@ -24,19 +21,18 @@ from .errors import (
 )
 from .failures import Failure, Failures, closing_warning
 from .function import Ask, caller, function_name, hint, is_async, told
-from .measure import Bill, Observation
+from .measure import Bill, Observation, begin_judging, end_judging
 from .memo import ContentMemo, RolloutMemo, content_key
 from .options import MetricOptions, checked_name, checked_options, near_match
 from .score import Score, clean_text, complete_scores, parse_return, shown
+from .stand_ins import Perfect, perfect_outputs
+from .stopping import StopRule
 
-__all__ = ["Isolation", "Metric", "ScoreFunction", "as_metric", "forms", "isolations", "metric_with"]
+__all__ = ["Isolation", "Metric", "ScoreFunction", "as_metric", "isolations", "metric_with"]
 
 _log = logging.getLogger("skynet_adapters")
 
 _NOTHING_YET: Any = object()
-
-# The answer's object and the expected value -> outputs.
-Perfect = Callable[[Any, Any], list[Any]]
 
 # `score(input, output, expected=None)`; keyword names and arity are checked by `Metric`.
 ScoreFunction = Callable[..., Any]
@@ -190,13 +186,7 @@ class Metric:
         self.bill = Bill()
         self._lock = threading.Lock()
         self._calls = 0
-        self._succeeded = False
-        self._run_number = 0
-        self._failed_rollouts = 0
-        self._row = 0
-        self._trial = False  # whether the trial with the expected value has begun
-        self._stop: str | None = None  # why to stop, once the trial has failed
-        self._last_failure = ""
+        self._stop = StopRule(self.name, options.get("stop_after"), options.get("max_failures_in_a_row"))
         self._warned: set[str] = set()
         self._model: str | None = None  # that the metric's own calls went to last
         weakref.finalize(self, closing_warning, self.name, self.failures)
@@ -243,8 +233,11 @@ class Metric:
             )
         if output is None:
             raise self.program_failed(input).error or AssertionError
-        with measure.judged_with(self, None) if measure.watching else contextlib.nullcontext():
+        token = begin_judging(self, None)
+        try:
             score, returned = self._asked(input, output, expected)
+        finally:
+            end_judging(token)
         if score.error is not None:
             self._record(input, score)
             raise score.error
@@ -277,7 +270,7 @@ class Metric:
         expected: Any,
         *,
         rollout: tuple[object, object] | None = None,
-        perfect: "Perfect | None" = None,
+        perfect: Perfect | None = None,
         again: bool = False,
         observation: Observation | None = None,
     ) -> Score:
@@ -296,39 +289,31 @@ class Metric:
         Returns:
             The judgement, remembered for `recall` when `rollout` is given.
         """
-        if observation is None and not measure.watching:
-            return self._judge(input, output, expected, rollout, perfect, again)
-        with measure.judged_with(self, observation):
-            return self._judge(input, output, expected, rollout, perfect, again)
-
-    def _judge(
-        self,
-        input: Any,
-        output: Any,
-        expected: Any,
-        rollout: tuple[object, object] | None,
-        perfect: "Perfect | None",
-        again: bool,
-    ) -> Score:
-        fresh, contents, run_number = True, self._contents, self._run_number
-        if contents is None:
-            score = self._judged(input, output, expected)
-        else:
-            score, fresh = self._judged_by_content(contents, input, output, expected)
-            if self._contents is not contents and not fresh:  # it reads measurements, as came out meanwhile
-                score, fresh = self._judged(input, output, expected), True
-        if score.error is not None:
-            self._record(input, score)
-            counts = fresh and not again and not isinstance(score.error, ProgramFailedError)
-            if counts and (rollout is None or self.recall(*rollout) is None):
-                answer = rollout[1] if rollout is not None else None
-                self._count_failure(
-                    run_number,
-                    input,
-                    expected,
-                    str(score.error),
-                    lambda: _perfect_outputs(output, expected, perfect, answer),
-                )
+        token = begin_judging(self, observation)
+        try:
+            fresh, contents, run = True, self._contents, self._stop.run
+            if contents is None:
+                score = self._judged(input, output, expected)
+            else:
+                score, fresh = self._judged_by_content(contents, input, output, expected)
+                if (
+                    self._contents is not contents and not fresh
+                ):  # it reads measurements, as came out meanwhile
+                    score, fresh = self._judged(input, output, expected), True
+            if score.error is not None:
+                self._record(input, score)
+                counts = fresh and not again and not isinstance(score.error, ProgramFailedError)
+                if counts and (rollout is None or self.recall(*rollout) is None):
+                    answer = rollout[1] if rollout is not None else None
+                    self._stop.failed(
+                        run,
+                        str(score.error),
+                        lambda: self._works(
+                            input, expected, perfect_outputs(output, expected, perfect, answer)
+                        ),
+                    )
+        finally:
+            end_judging(token)
         return self._kept(score, rollout)
 
     def _kept(self, score: Score, rollout: tuple[object, object] | None) -> Score:
@@ -366,48 +351,39 @@ class Metric:
         score = self._failed(MetricError(clean_text(f"metric {self.name!r}: {why}", self._limit)))
         self._record(input, score)
         if not again and self.recall(*rollout) is None:
-            self._count_failure(self._run_number, input, None, str(score.error), list)
+            self._stop.failed(self._stop.run, str(score.error), lambda: None)
         return self._kept(score, rollout)
 
     def broken(self) -> str | None:
-        """Tell why the run has to stop, or `None`.
+        """Tell why the run has to stop, or `None`; asked by targets after a score with an error."""
+        return self._stop.reason()
 
-        Asked by targets after a score with an error. Success at any time takes the first reason
-        away for good.
+    def begin_again(self) -> None:
+        """Forget the failures that count towards a stop; for targets, when a run begins or was stopped.
+
+        The next run with this metric may come after what was wrong has been mended, such as a key.
         """
-        in_a_row = self._options.get("max_failures_in_a_row")
-        if in_a_row is not None and self._row >= in_a_row:
-            return (
-                f"metric {self.name!r} failed {self._row} times in a row "
-                f"(max_failures_in_a_row={in_a_row}), last with: {self._last_failure}"
-            )
-        return None if self._succeeded else self._stop
+        self._stop.begin_again()
 
     @property
-    def is_on_trial(self) -> bool:
-        """Whether so many rollouts have failed that the function is tried on the expected value, or was."""
-        return self._trial and not self._succeeded
+    def has_judged(self) -> bool:
+        """Whether the function has ever given a judgement, in a case of a run or on trial."""
+        return self._stop.has_succeeded
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the function has given a judgement, and nothing says that the run has to stop."""
+        return self._stop.has_succeeded and self._stop.reason() is None
 
     @property
     def is_failing(self) -> bool:
         """Whether the function has failed since the run began, or since it last gave a judgement."""
-        return self._row > 0
+        return self._stop.row > 0
 
     @property
-    def is_proven(self) -> bool:
-        """Whether the function has ever given a judgement and does not fail in a row too long."""
-        return self._succeeded and self.broken() is None
-
-    def begin_again(self) -> None:
-        """Forget the failures that count towards a stop; for targets, when they have stopped the run.
-
-        The next run with this metric may come after what was wrong has been mended, such as a key.
-        """
-        with self._lock:
-            self._run_number += 1  # calls that are under way belong to the run before
-            self._failed_rollouts = self._row = 0
-            self._trial = False
-            self._stop = None
+    def is_on_trial(self) -> bool:
+        """Whether so many rollouts have failed that the function is tried on the expected value, or was."""
+        return self._stop.is_on_trial
 
     def complete(self, scores: Mapping[str, float]) -> dict[str, float]:
         """Give a case a value for each named score that is known by now.
@@ -424,7 +400,7 @@ class Metric:
             failed: The case has no judgement, so that its names come from other cases, if any.
         """
         self._names_were_read = True
-        if failed and not self._seen_names and not self._succeeded:
+        if failed and not self._seen_names and not self._stop.has_succeeded:
             self.warn_once(
                 "names",
                 "metric %r has judged no case yet, so its named scores are unknown; objective frontiers of "
@@ -453,8 +429,8 @@ class Metric:
         """Ask the user's function about a case of the run, and keep the books."""
         score, _ = self._asked(input, output, expected)
         if score.error is None:
-            self._succeeded = True
-            self._row = 0
+            self._stop.has_succeeded = True
+            self._stop.row = 0
             if score.scores:
                 for name in score.scores:
                     if name not in self._seen_names:
@@ -571,34 +547,11 @@ class Metric:
         if self.failures.add(failure) == 1:
             _log.warning("%s. Further failures are counted in `failures`.", failure.text.rstrip("."))
 
-    def _count_failure(
-        self, run_number: int, input: Any, expected: Any, text: str, perfect: Callable[[], list[Any]]
-    ) -> None:
-        with self._lock:
-            if run_number != self._run_number:
-                return
-            self._last_failure = text
-            self._row += 1
-            if self._succeeded:
-                return
-            self._failed_rollouts += 1
-            stop_after = self._options.get("stop_after")
-            if stop_after is None or self._failed_rollouts < stop_after or self._trial:
-                return
-            self._trial = True
-        # Outside the lock, since it calls the user's function.
-        outputs = perfect()
-        if any(self._asked(input, output, expected)[0].error is None for output in outputs):
-            self._succeeded = True  # the metric works: it is the program that is bad
-            return
-        tried = ", and on the expected value as output too" if outputs else ""
-        reason = (
-            f"metric {self.name!r} failed on each of the first {stop_after} rollouts{tried}. The last "
-            f"failure: {self._last_failure.rstrip('.')}. Mend it, or pass stop_after=None to run on."
-        )
-        with self._lock:
-            if run_number == self._run_number:
-                self._stop = reason
+    def _works(self, input: Any, expected: Any, outputs: list[Any]) -> bool | None:
+        """Try the function on what may be a perfect output; `None` where there is none."""
+        if not outputs:
+            return None
+        return any(self._asked(input, output, expected)[0].error is None for output in outputs)
 
     def _warn_of_scale(self, value: float) -> None:
         if value > 1.0:
@@ -676,44 +629,3 @@ def _refuse_options(score: object, options: Mapping[str, object]) -> None:
             f"{score!r} has its options already; pass {', '.join(options)} where it is made, "
             "as in Metric(score, timeout=10), or pass the function itself here"
         )
-
-
-def _perfect_outputs(output: Any, expected: Any, perfect: Perfect | None, answer: Any) -> list[Any]:
-    """Give what may be a perfect output: as the target says, else the expected value."""
-    if perfect is not None:
-        try:
-            found = [one for one in perfect(answer, expected) if one is not None]
-        except Exception:  # the user's own reader of fields; then there is no such guess
-            _log.debug("no perfect output could be made of %s", shown(expected), exc_info=True)
-        else:
-            if found:
-                return found
-    fields = list(cast("dict[str, Any]", expected).values()) if isinstance(expected, dict) else []
-    value = fields[0] if len(fields) == 1 else cast("Any", expected)
-    return [] if value is None else forms(value, output)  # no output at all is never judged
-
-
-def forms(value: Any, like: Any) -> list[Any]:
-    """Give an expected value in the forms that an output may have it in: 3 for the text "3", a dict as JSON.
-
-    Args:
-        value: The expected value.
-        like: An output that failed; where one of the forms is of its type, there are no others.
-
-    Returns:
-        At least one form; `value` itself first, where it is among them.
-
-    Example:
-        >>> forms(3, like="three"), forms({"a": 1}, like="{"), forms("3", like=None)
-        (['3'], ['{"a": 1}'], ['3', 3])
-    """
-    found = [value]
-    with contextlib.suppress(Exception):  # what JSON cannot hold, or what is no JSON, has no such form
-        if isinstance(value, str):
-            found.append(json.loads(value))
-        else:
-            found.append(json.dumps(value, ensure_ascii=False, default=str))
-            if not isinstance(value, dict | list | tuple) and str(value) != found[-1]:
-                found.append(str(value))
-    same = [] if like is None else [form for form in found if type(form) is type(like)]
-    return same or found
