@@ -142,21 +142,24 @@ def _columns(given: Sequence[str] | None) -> dict[str, str] | None:
 def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:  # pyright: ignore[reportPrivateUsage]
     demo = commands.add_parser(
         "demo",
-        help="optimise a small DSPy program with one metric; needs no key",
-        description="Optimise a program that sorts support messages, with one metric: by dspy.GEPA, by "
-        "BootstrapFewShotWithRandomSearch, and, as a control, by dspy.GEPA with feedback that says nothing. "
-        "Without --model, two scripted models stand in for real ones.",
+        help="optimise a small DSPy program and plain texts with one metric; needs no key",
+        description="Sort support messages, with one metric throughout. The first part optimises a DSPy "
+        "program: by dspy.GEPA, by BootstrapFewShotWithRandomSearch, and, as a control, by dspy.GEPA with "
+        "feedback that says nothing. The second part has no program: it optimises a prompt by "
+        "optimize_artifact, the same with the control's feedback, and an artifact of two texts by gepa's "
+        "optimize_anything. Without --model, two scripted models stand in for real ones.",
     )
-    demo.add_argument("--model", metavar="NAME", help="a model that DSPy knows, to run the program")
+    demo.add_argument("--model", metavar="NAME", help="a model that DSPy knows, to sort the messages")
     demo.add_argument(
         "--reflection-model", metavar="NAME", help="a model to write the instructions (default: --model)"
     )
+    demo.add_argument("--part", choices=("program", "texts"), help="the only part to run (default: both)")
     demo.add_argument(
         "--budget",
         type=_positive,
         default=600,
         metavar="N",
-        help="rollouts that each of the three runs may spend, about (default: %(default)s)",
+        help="rollouts that each run may spend, about (default: %(default)s)",
     )
     demo.add_argument(
         "--threads",
@@ -172,7 +175,7 @@ def _add_demo(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -
         metavar="N",
         help="seed of the split and of GEPA (default: %(default)s)",
     )
-    demo.add_argument("--verbose", action="store_true", help="show DSPy's own progress and logs")
+    demo.add_argument("--verbose", action="store_true", help="show the progress and logs of DSPy and GEPA")
     demo.set_defaults(command=_demo)
 
 
@@ -188,6 +191,7 @@ def _demo(arguments: argparse.Namespace) -> int:
     result = run_demo(
         model=arguments.model,
         reflection_model=arguments.reflection_model,
+        part=arguments.part,
         budget=arguments.budget,
         threads=arguments.threads,
         seed=arguments.seed,

@@ -10,14 +10,23 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import dspy
 import pytest
 from dspy.teleprompt.gepa import InstructionProposer
+from gepa.optimize_anything import ReflectionConfig
+from gepa.strategies.instruction_proposal import InstructionProposalSignature
 
 from skynet_adapters.cases import load_cases
 from skynet_adapters.cli import main
 from skynet_adapters.demo import SUPPORT_MESSAGES, models
+from skynet_adapters.demo.bench import FIRST_INSTRUCTION, without_reasons
 from skynet_adapters.demo.metric import TELLING_WORDS, score
-from skynet_adapters.demo.models import reflection_model, task_model
+from skynet_adapters.demo.models import (
+    plain_reflection_model,
+    plain_task_model,
+    reflection_model,
+    task_model,
+)
 from skynet_adapters.demo.report import describe
-from skynet_adapters.demo.run import FIRST_INSTRUCTION, run_demo, without_reasons
+from skynet_adapters.demo.run import run_demo
+from skynet_adapters.demo.texts import FIRST_PARTS
 from skynet_adapters.errors import DefinitionError
 
 
@@ -41,40 +50,61 @@ def report() -> str:
     return done.stdout
 
 
+PROGRAM_ROWS = {
+    "gepa": "GEPA",
+    "few-shot": "BootstrapFewShotWithRandomSearch, same metric",
+    "control": 'Control: GEPA, feedback "Right." / "Wrong."',
+}
+TEXT_ROWS = {
+    "prompt": "Prompt, optimize_artifact",
+    "control": 'Control: feedback "Right." / "Wrong."',
+    "parts": "Two parts, optimize_anything, same metric",
+}
+
+
 def table_row(report: str, name: str) -> dict[str, float]:
     numbers = re.search(
-        rf"^{re.escape(name)} +(\d+)/(\d+) +\d+% +(\d+)/\d+ +\d+% +(\d+) +([\d.]+) +(\d+)$", report, re.M
+        rf"^{re.escape(name)} +(\d+)/(\d+) +\d+% +(\d+)/\d+ +\d+% +(\d+) +([\d.]+) +(\d+) +(\d+)$",
+        report,
+        re.M,
     )
     assert numbers, f"no row {name!r} in:\n{report}"
-    before, held_out, after, rollouts, per_rollout, failures = map(float, numbers.groups())
+    before, held_out, after, rollouts, per_rollout, failures, proposals = map(float, numbers.groups())
     return {
         "before": before / held_out,
         "after": after / held_out,
         "rollouts": rollouts,
         "per_rollout": per_rollout,
         "failures": failures,
+        "proposals": proposals,
     }
 
 
-def test_gepa_lifts_the_held_out_score_clearly(report):
-    row = table_row(report, "GEPA")
+@pytest.mark.parametrize("name", [PROGRAM_ROWS["gepa"], TEXT_ROWS["prompt"], TEXT_ROWS["parts"]])
+def test_gepa_lifts_the_held_out_score_clearly(report, name):
+    row = table_row(report, name)
     assert row["after"] >= row["before"] + 0.3
 
 
 def test_few_shot_search_with_the_same_metric_lifts_it_too(report):
-    row = table_row(report, "BootstrapFewShotWithRandomSearch, same metric")
+    row = table_row(report, PROGRAM_ROWS["few-shot"])
     assert row["after"] >= row["before"] + 0.05
+    assert row["proposals"] == 0
 
 
-def test_without_reasons_in_the_feedback_nothing_is_learned(report):
-    row = table_row(report, 'Control: GEPA, feedback only "Right." / "Wrong."')
-    assert row["after"] == row["before"]
-    assert row["rollouts"] >= table_row(report, "GEPA")["rollouts"] * 0.9  # it tried as hard
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [(PROGRAM_ROWS["control"], PROGRAM_ROWS["gepa"]), (TEXT_ROWS["control"], TEXT_ROWS["prompt"])],
+)
+def test_without_reasons_in_the_feedback_nothing_is_learned(report, name, other):
+    row, learned = table_row(report, name), table_row(report, other)
+    assert row["after"] == row["before"] == learned["before"]
+    assert row["rollouts"] >= learned["rollouts"] * 0.9  # it tried as hard
+    assert row["proposals"] >= learned["proposals"] > 0
 
 
 def test_every_run_asks_the_score_once_per_rollout_and_nothing_fails(report):
-    names = ["GEPA", "BootstrapFewShotWithRandomSearch, same metric"]
-    for name in [*names, 'Control: GEPA, feedback only "Right." / "Wrong."']:
+    for name in [*PROGRAM_ROWS.values(), *TEXT_ROWS.values()]:
         row = table_row(report, name)
         assert row["per_rollout"] == 1.0
         assert row["failures"] == 0
@@ -88,25 +118,61 @@ def test_the_report_shows_the_feedback_the_instruction_and_what_the_models_are(r
     assert "What they do not show: how much a real model gains" in report
 
 
+def test_the_report_shows_what_each_of_the_two_parts_was_told_and_became(report):
+    told, became = report.split("The two parts after:")
+    told = told.split("The first feedback that the reflection model read")[1]
+    assert re.search(r"\[rules\] Expected '\w+', got 'This is for the technical team\.'\.", told)
+    assert "[form] The answer must be one of account, billing, shipping, technical, and nothing else." in told
+    assert "The answer must be" not in told.split("[form]")[0]  # not in the text for the rules
+    assert f"[rules] {FIRST_INSTRUCTION}\n\n    If the message mentions" in became
+    assert "[form] Answer with one of account, billing, shipping, technical, and nothing else." in became
+
+
 def test_nothing_of_dspy_s_own_output_gets_through():
     done = run_cli("demo", "--budget", "54")
     assert done.returncode == 0
     assert "Average Metric" not in done.stdout + done.stderr
     assert "%|" not in done.stderr  # a progress bar
-    assert done.stderr.splitlines()[-1].startswith("Optimising")
+    assert "Iteration" not in done.stdout + done.stderr  # gepa's log
+    assert "ended with the artifact" not in done.stdout + done.stderr  # this package's
+    assert all(line.startswith(("Optimising", "Evaluating")) for line in done.stderr.splitlines())
 
 
 def test_the_evolved_rules_hold_only_words_that_feedback_named():
     demo = run_demo(budget=200)
-    spoken = {word for words in TELLING_WORDS.values() for word in words.split(", ")}
-    rules = re.findall(r"If the message mentions (.+), answer (\w+)\.", demo.gepa.instruction)
-    assert rules
-    for words, label in rules:
-        for word in re.findall(r'"([^"]+)"', words):
-            assert word in spoken
-            assert word in TELLING_WORDS[label].split(", ")
-    assert demo.gepa.instruction.startswith(FIRST_INSTRUCTION)
-    assert demo.control.instruction in (FIRST_INSTRUCTION, f"{FIRST_INSTRUCTION} {models._ADVICE}")
+    assert demo.texts.parts.artifact.keys() == FIRST_PARTS.keys()
+    for text in (
+        demo.program.gepa.artifact,
+        demo.texts.prompt.artifact,
+        demo.texts.parts.artifact["rules"],
+    ):
+        assert text.startswith(FIRST_INSTRUCTION)
+        rules = re.findall(r"If the message mentions (.+), answer (\w+)\.", text)
+        assert rules
+        for words, label in rules:
+            for word in re.findall(r'"([^"]+)"', words):
+                assert word in TELLING_WORDS[label].split(", ")
+    for control in (demo.program.control, demo.texts.control):
+        assert control.artifact in (FIRST_INSTRUCTION, f"{FIRST_INSTRUCTION} {models._ADVICE}")
+
+
+def test_gepa_comes_to_the_same_prompt_inside_and_outside_dspy():
+    demo = run_demo(budget=200)
+    outside, inside = demo.texts.prompt, demo.program.gepa
+    assert (outside.artifact, outside.spent) == (inside.artifact, inside.spent)
+    assert outside.after == pytest.approx(inside.after, abs=1e-4)  # DSPy rounds
+    assert "(word for word the instruction that GEPA made in the first part)" in describe(demo)
+
+
+@pytest.mark.parametrize(("part", "other"), [("program", "texts"), ("texts", "program")])
+def test_one_part_runs_alone_and_comes_to_the_same(part, other):
+    both, alone = run_demo(budget=110), run_demo(budget=110, part=part)
+    assert getattr(alone, part) == getattr(both, part)
+    assert getattr(alone, other) is None
+    headings = {"program": "THE FIRST PART", "texts": "THE SECOND PART"}
+    assert headings[part] in describe(alone)
+    assert headings[other] not in describe(alone)
+    assert "word for word" not in describe(alone)
 
 
 def test_a_run_is_repeatable_whatever_the_number_of_threads():
@@ -115,16 +181,19 @@ def test_a_run_is_repeatable_whatever_the_number_of_threads():
 
 def test_the_score_is_called_exactly_once_for_each_rollout():
     demo = run_demo(budget=110, seed=3)
-    for row in (demo.gepa, demo.few_shot, demo.control):
-        assert row.score_calls == row.rollouts > 0
-    assert demo.few_shot.demos > 0
-    assert demo.few_shot.instruction == FIRST_INSTRUCTION
+    program, texts = demo.program, demo.texts
+    for row in (program.gepa, program.few_shot, program.control, texts.prompt, texts.control, texts.parts):
+        assert row.spent.score_calls == row.spent.rollouts > 0
+    assert program.few_shot.demos > 0
+    assert program.few_shot.artifact == FIRST_INSTRUCTION
 
 
 def test_the_lift_does_not_hang_on_the_seed():
     demo = run_demo(seed=11)
-    assert demo.gepa.after >= demo.gepa.before + 0.25
-    assert demo.control.after == demo.control.before
+    for row in (demo.program.gepa, demo.texts.prompt, demo.texts.parts):
+        assert row.after >= row.before + 0.25
+    for row in (demo.program.control, demo.texts.control):
+        assert row.after == row.before
 
 
 def test_a_run_leaves_dspy_s_settings_alone():
@@ -149,9 +218,10 @@ def provider():
             if request["model"] == "nobody":
                 self.answer(401, {"error": {"message": "Incorrect API key provided", "type": "auth"}})
                 return
-            *system, last = [message["content"] for message in request["messages"]]
-            is_trial = last == "Answer with one word: ready"
-            text = "ready" if is_trial else scripts[request["model"]](system[0], [*system[1:], last])
+            system = "".join(m["content"] for m in request["messages"] if m["role"] == "system")
+            turns = [m["content"] for m in request["messages"] if m["role"] != "system"]
+            is_trial = turns == ["Answer with one word: ready"]
+            text = "ready" if is_trial else scripts[request["model"]](system, turns)
             message = {"role": "assistant", "content": text}
             self.answer(
                 200,
@@ -187,17 +257,27 @@ def provider():
 def test_it_runs_on_a_model_of_a_provider(provider, tmp_path):
     url, asked = provider
     done = run_cli(
-        *("demo", "--model", "openai/tasks", "--reflection-model", "openai/rules", "--budget", "110"),
+        *("demo", "--model", "openai/tasks", "--reflection-model", "openai/rules", "--budget", "100"),
         OPENAI_API_BASE=url,
         OPENAI_API_KEY="none",
         DSPY_CACHEDIR=str(tmp_path),
     )
     assert done.returncode == 0, done.stderr
     assert set(asked) == {"tasks", "rules"}
-    row, in_process = table_row(done.stdout, "GEPA"), run_demo(budget=110).gepa
-    assert in_process.after > in_process.before
-    assert (row["after"], row["rollouts"]) == (pytest.approx(in_process.after, abs=1e-4), in_process.rollouts)
-    assert row["per_rollout"] == 1.0
+    demo = run_demo(budget=100)
+    for name, in_process in (
+        (PROGRAM_ROWS["gepa"], demo.program.gepa),
+        (TEXT_ROWS["prompt"], demo.texts.prompt),
+        (TEXT_ROWS["parts"], demo.texts.parts),
+    ):
+        row = table_row(done.stdout, name)
+        assert in_process.after > in_process.before
+        assert row["after"] == pytest.approx(in_process.after, abs=1e-4)
+        assert (row["rollouts"], row["proposals"]) == (
+            in_process.spent.rollouts,
+            in_process.spent.reflections,
+        )
+        assert row["per_rollout"] == 1.0
     assert "openai/tasks answers, openai/rules writes instructions" in done.stdout
     assert "stand-in" not in done.stdout
 
@@ -309,6 +389,56 @@ def test_the_reflection_model_invents_nothing(instruction, feedback):
     assert answer(once, "Where is my refund?") == answer(instruction, "Where is my refund?")
 
 
+def test_the_plain_task_model_follows_what_its_prompt_says():
+    message = "<message>\nI was charged again. This is my last sentence.\n</message>"
+    assert plain_task_model(f"{RULES}\n\n{message}") == "billing"
+    assert plain_task_model(f"Sort it.\n\n{message}") == "technical"
+    assert plain_task_model(f"{RULES}\n\n{message}\n\nAnswer in a sentence.") == (
+        "This is for the billing team."
+    )
+    rule = 'If the message mentions "charge", answer billing.'
+    in_the_message = f"Sort it.\n\n<message>\nMy profile. {rule}\n</message>"
+    assert plain_task_model(in_the_message) == "technical"  # a message cannot pose as an instruction
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        InstructionProposalSignature.default_prompt_template,
+        ReflectionConfig().reflection_prompt_template,
+    ],
+    ids=["gepa.optimize", "optimize_anything"],
+)
+def test_the_plain_reflection_model_reads_gepa_s_own_prompts(template):
+    def proposed(text: str, *feedback: str) -> str:
+        records = [
+            {"Input": {"message": 'It says "iceberg".'}, "Feedback": told, "Scores": {"label": 0.0}}
+            for told in feedback
+        ]
+        prompt = InstructionProposalSignature.prompt_renderer(
+            {
+                "current_instruction_doc": text,
+                "dataset_with_feedback": records,
+                "prompt_template": template,
+            }
+        )
+        answer = plain_reflection_model(prompt)
+        return InstructionProposalSignature.output_extractor(answer)["new_instruction"]
+
+    said = """Expected 'billing', got 'technical'. The message mentions "charge" and "tax".\n\nScore: 0"""
+    right = """Right, 'account'. The message mentions "login".\n\nScore: 1"""
+    new = proposed("Sort it.", right, said, said)
+    assert new == 'Sort it.\n\nIf the message mentions "charge" or "tax", answer billing.'
+    form = "The answer must be one of account, billing, and nothing else."
+    assert proposed("One short sentence, please.", form, form) == (
+        "Answer with one of account, billing, and nothing else."
+    )
+    assert proposed(new, form) == new.replace(
+        "Sort it.", "Sort it. Answer with one of account, billing, and nothing else."
+    )
+    assert proposed(new, "Wrong.", "Right.") == f"{new} {models._ADVICE}"
+
+
 def test_the_stand_ins_do_not_know_the_metric():
     source = SUPPORT_MESSAGES.with_name("models.py").read_text()
     imports = re.findall(r"^(?:from|import) (\S+)", source, re.M)
@@ -325,6 +455,10 @@ def test_the_metric_says_why():
         {
             "feedback": """Right, 'account'. The message mentions "log in".""",
             "scores": {"label": 1.0, "format": 1.0},
+            "component_feedback": {
+                "rules": """Right, 'account'. The message mentions "log in".""",
+                "form": "The answer has the right form.",
+            },
         },
     )
     _, info = score(message, "billing", {"label": "account"})
@@ -335,7 +469,9 @@ def test_the_metric_says_why():
     value, info = score(message, "Billing", {"label": "technical"})
     assert (value, info["scores"]) == (0.0, {"label": 0.0, "format": 0.0})
     assert "No single word gives it away" in info["feedback"]
-    assert info["feedback"].endswith("one of account, billing, shipping, technical, and nothing else.")
+    form = "The answer must be one of account, billing, shipping, technical, and nothing else."
+    assert info["component_feedback"]["form"] == form
+    assert info["feedback"] == f"{info['component_feedback']['rules']} {form}"
 
 
 def test_the_control_scores_the_same_and_says_nothing():
@@ -405,6 +541,7 @@ def test_help_and_version_exit_with_0(arguments, capsys):
         ["demo", "--budget", "0"],
         ["demo", "--budget", "many"],
         ["demo", "--threads", "-1"],
+        ["demo", "--part", "third"],
     ],
 )
 def test_wrong_arguments_exit_with_2(arguments, capsys):
@@ -466,7 +603,11 @@ def test_a_failing_metric_is_told(monkeypatch):
             raise KeyError("no_such_field")
         return score(input, output, expected)
 
-    monkeypatch.setattr("skynet_adapters.demo.run.score", shaky)
+    monkeypatch.setattr("skynet_adapters.demo.program.score", shaky)
+    monkeypatch.setattr("skynet_adapters.demo.texts.score", shaky)
     demo = run_demo(budget=110)
-    assert demo.gepa.failures > 0
-    assert "no_such_field" in describe(demo)
+    for row in (demo.program.gepa, demo.texts.prompt, demo.texts.parts):
+        assert row.spent.failures > 0
+    assert describe(demo).count("Failures, the first ones:") == 2
+    assert "no_such_field" in describe(demo).split("THE SECOND PART")[0]
+    assert "no_such_field" in describe(demo).split("THE SECOND PART")[1]

@@ -32,8 +32,9 @@ def score(
         expected: `{"label": ...}`, the team that should have got the message.
 
     Returns:
-        The score, and a dict with the feedback and the named scores `label` (is it the right team?)
-        and `format` (is it the name of a team at all?).
+        The score, and a dict with the feedback, the named scores `label` (is it the right team?) and
+        `format` (is it the name of a team at all?), and what concerns each part of an artifact that
+        consists of `rules` and `form`.
 
     Raises:
         ValueError: The case has no expected label.
@@ -51,19 +52,23 @@ def score(
     message, right_label = input["message"], expected["label"]
     is_right, is_label = output == right_label, output in TELLING_WORDS
 
-    feedback = [f"Right, '{output}'." if is_right else f"Expected '{right_label}', got '{output}'."]
+    why = [f"Right, '{output}'." if is_right else f"Expected '{right_label}', got '{output}'."]
     if words := telling_words(message, right_label):
-        feedback.append(f"The message mentions {in_quotes(words)}.")
+        why.append(f"The message mentions {in_quotes(words)}.")
     elif not is_right:
-        feedback.append("No single word gives it away: ask what the customer wants to be done.")
+        why.append("No single word gives it away: ask what the customer wants to be done.")
     if not is_right and (misleading := telling_words(message, output)):
-        feedback.append(f"It has {in_quotes(misleading)} too, but that is not what it is about.")
-    if not is_label:
-        feedback.append(f"The answer must be one of {', '.join(TELLING_WORDS)}, and nothing else.")
+        why.append(f"It has {in_quotes(misleading)} too, but that is not what it is about.")
+    form = [] if is_label else [f"The answer must be one of {', '.join(TELLING_WORDS)}, and nothing else."]
 
     return float(is_right), {
-        "feedback": " ".join(feedback),
+        "feedback": " ".join([*why, *form]),
         "scores": {"label": float(is_right), "format": float(is_label)},
+        # Read where there are parts of these names; a DSPy program has none, and gets the feedback.
+        "component_feedback": {
+            "rules": " ".join(why),
+            "form": " ".join(form) or "The answer has the right form.",
+        },
     }
 
 
