@@ -212,6 +212,9 @@ def provider():
     scripts = {"tasks": models._answer_task, "rules": models._answer_reflection}
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # else headers and body are 40 ms apart
+
         def do_POST(self):
             request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             asked.append(request["model"])

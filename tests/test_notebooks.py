@@ -14,13 +14,17 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
+from .model_server import ModelServer
+
 FOLDER = Path(__file__).resolve().parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 FIRST_METRIC = FOLDER / "01_first_metric_in_dspy.ipynb"
+GEPA_ARTIFACTS = FOLDER / "02_gepa_artifacts.ipynb"
 JUDGE_AND_REWARD = FOLDER / "03_judge_and_reward.ipynb"
 
-# Counted without the metric and without `dspy.Evaluate`, after the notebook's last cell.
-RECOUNT = """
+# Counted without the metric and without `dspy.Evaluate` or the evaluator, after the notebook's last cell.
+RECOUNT = {
+    FIRST_METRIC: """
 def right(program):
     return sum(program(message=example.message).label == example.label for example in testset)
 
@@ -32,7 +36,22 @@ print(json.dumps({
     "after": right(better),
     "with demos": right(with_demos),
 }))
-"""
+""",
+    GEPA_ARTIFACTS: """
+def right(run, artifact):
+    return sum(run(artifact, case.input) == case.expected["label"] for case in test)
+
+import json
+print(json.dumps({
+    "held out": len(test),
+    "seen by optimisers": len({c.id for c in test} & {c.id for c in train + val}),
+    "before": right(run, PROMPT),
+    "after": right(run, best.artifact),
+    "parts before": right(run_parts, PARTS),
+    "parts after": right(run_parts, found.best_candidate),
+}))
+""",
+}
 
 pytestmark = [
     pytest.mark.timeout(600),
@@ -45,8 +64,8 @@ every_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: pat
 def executed(path: Path) -> dict[str, Any]:
     """Execute a notebook in a fresh kernel of this interpreter; gives its code cells by their id."""
     notebook = nbformat.read(path, as_version=4)
-    if path == FIRST_METRIC:
-        notebook.cells.append(nbformat.v4.new_code_cell(RECOUNT, id="recount"))
+    if path in RECOUNT:
+        notebook.cells.append(nbformat.v4.new_code_cell(RECOUNT[path], id="recount"))
     # The temporary folder holds all that Jupyter reads and writes, so nothing of the machine's counts.
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as environment:
         install = [sys.executable, "-m", "ipykernel", "install", "--prefix", folder, "--name", "fresh"]
@@ -188,6 +207,82 @@ def test_the_models_are_swapped_in_one_cell():
     exec(swapped.split("dspy.configure")[0], {"dspy": __import__("dspy")}, names)
     assert names["task_lm"].model == "openai/gpt-4.1-mini"
     assert names["reflection_lm"].model == "openai/gpt-5"
+
+
+# --- GEPA on texts ---------------------------------------------------------------------------------
+
+
+def test_the_lifts_of_the_texts_are_real():
+    cells = executed(GEPA_ARTIFACTS)
+    counted = json.loads(printed(cells["recount"]))
+    assert counted["held out"] > 50
+    assert counted["seen by optimisers"] == 0
+    prompt, parts = printed(cells["result"]), printed(cells["parts-result"])
+    told = {
+        "before": percentage(prompt, "before"),
+        "after": percentage(prompt, "after"),
+        "parts before": percentage(parts, "before"),
+        "parts after": percentage(parts, "after"),
+    }
+    assert told == {name: round(100 * counted[name] / counted["held out"]) for name in told}
+    assert told["after"] >= told["before"] + 20
+    assert told["parts after"] >= told["parts before"] + 20
+    assert "not judged: 0" in prompt
+    assert "candidate 1, from [0]: 0." in prompt
+
+
+def test_the_check_passes_run_and_score():
+    [table] = [o.data["text/html"] for o in executed(GEPA_ARTIFACTS)["check"].outputs if "data" in o]
+    assert "keeps the contract: 13 passed" in table
+
+
+def test_the_prompt_was_learned_from_the_words_that_the_reflection_model_read():
+    cells = executed(GEPA_ARTIFACTS)
+    read, prompt = printed(cells["reflection"]), printed(cells["result"])
+    words = re.findall(r'The message mentions "(\w+)"', read)
+    assert words
+    assert all(f'"{word}"' in prompt for word in words)
+    assert "Score: 0\nNamed scores: team 0, form 1" in read
+    assert "# Example 1" in read
+
+
+def test_failures_are_told_one_by_one_and_a_broken_score_stops_the_run():
+    shown = printed(executed(GEPA_ARTIFACTS)["failures"])
+    found = re.search(r"^(\d+) cases, (\d+) of them not judged", shown, re.M)
+    assert found
+    assert 0 < int(found[2]) < int(found[1])
+    assert "It raised ConnectionError: the model is overloaded" in shown
+    assert "The program gave no output. It returned nothing." in shown
+    assert "metric 'hasty_score' raised IndexError" in shown
+    assert "MetricError: metric 'broken_score' failed on each of the first" in shown
+    assert "KeyError: 'team'" in shown
+
+
+def test_each_part_was_told_its_own_and_is_saved():
+    shown = printed(executed(GEPA_ARTIFACTS)["parts-result"])
+    assert re.search(r"^rules <= Expected '\w+', got 'This is for the technical team\.'\.", shown, re.M)
+    assert re.search(r"^form <= The answer must be one of account, .* nothing else\.$", shown, re.M)
+    assert "saved: True" in shown
+
+
+def test_one_line_swaps_the_models_of_the_texts_for_real_ones(monkeypatch):
+    notebook = nbformat.read(GEPA_ARTIFACTS, as_version=4)
+    [cell] = [cell for cell in notebook.cells if "LM(" in cell.source]
+    assert cell.id == "models"
+    others = "\n".join(other.source for other in notebook.cells if other is not cell)
+    assert "plain_" not in others
+    names: dict[str, Any] = {}
+    exec(cell.source.replace("# TASK_MODEL", "TASK_MODEL"), names)
+    [run] = [cell.source for cell in notebook.cells if cell.id == "run"]
+    with ModelServer(lambda messages: " billing\n") as server:
+        monkeypatch.setenv("OPENAI_API_BASE", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        exec(run.split("\n\n\nrun(")[0], names)
+        assert names["run"]("Sort it.", {"message": "I was charged twice."}) == "billing"
+        assert names["reflection_lm"].model == "openai/gpt-5"
+    [served] = server.served
+    assert served.model == "gpt-4.1-mini"
+    assert served.messages[-1]["content"] == "Sort it.\n\n<message>\nI was charged twice.\n</message>"
 
 
 # --- the judge and the reward ----------------------------------------------------------------------
