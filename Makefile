@@ -17,7 +17,7 @@ help: ## print this list
 	@echo "Targets (make PYTHON=python3.12 TARGET takes another Python):"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1 \2/p' Makefile | awk '{n = $$1; $$1 = ""; printf "  %-8s%s\n", n, $$0}'
 
-demo: $(STAMP) ## optimise a program with one metric; needs no key; ARGS="--help" lists options
+demo: $(STAMP) ## optimise a program and plain texts with one metric; needs no key; ARGS="--help" lists options
 	@$(BIN)/python -m skynet_adapters demo $(ARGS)
 
 test: $(STAMP) ## run the tests and the package's doctests; ARGS="-k name" selects
