@@ -27,8 +27,10 @@ def caller(score: Any, name: str) -> Ask:
         DefinitionError: It takes them in no way, or it is a DSPy metric.
     """
     if not callable(score):
+        is_path = str(score).endswith(".py")
         raise DefinitionError(
             f"a metric is a function score(input, output, expected=None); got {shown(score)}"
+            f"{'; load_metric makes a metric of a file' if is_path else ''}"
         )
     signature = _signature(score)
     if signature is None:

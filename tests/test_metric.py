@@ -405,6 +405,11 @@ def test_what_cannot_be_called_is_no_metric(make, thing):
     assert "a metric is a function score(input, output, expected=None); got " in refusal(lambda: make(thing))
 
 
+@pytest.mark.parametrize("path", ["metric.py", Path("metric.py")])
+def test_a_path_is_told_what_makes_a_metric_of_it(path):
+    assert "load_metric makes a metric of a file" in refusal(lambda: Metric(path))
+
+
 @pytest.mark.parametrize(
     "score",
     [
