@@ -619,7 +619,7 @@ def metric_with(
         if option not in MetricOptions.__annotations__:
             known = [*own_options, *MetricOptions.__annotations__]
             meant = near_match(option, known)
-            raise DefinitionError(f"unknown option {option!r}{meant} There are: {', '.join(known)}")
+            raise DefinitionError(f"unknown option {option!r}{meant or '.'} There are: {', '.join(known)}")
     return Metric(score, **options)
 
 

@@ -596,6 +596,10 @@ def test_an_unknown_option_is_refused_with_the_known_ones():
     assert "timeout" in message
 
 
+def test_an_unknown_option_with_no_near_one_is_refused_in_whole_sentences():
+    assert "unknown option 'colour'. There are: " in refusal(lambda: as_metric(exact, colour="red"))
+
+
 def test_the_defaults_are_those_of_the_documentation():
     metric = Metric(exact)
     assert (metric.timeout, metric.failure_score, metric.success_threshold) == (60.0, 0.0, 1.0)
