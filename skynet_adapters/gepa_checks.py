@@ -250,9 +250,8 @@ def _faults_of_frontier(metric: Metric, arguments: Mapping[str, Any]) -> list[st
         return [f"frontier_type={shown(frontier, with_type=False)} is none of {', '.join(kinds)}"]
     if frontier == "instance" or metric.complete({}):
         return []
-    failed = sum(count for kind, count in metric.failures.kinds.items() if kind != "ProgramFailedError")
-    if metric.calls <= failed:
-        return []  # it has judged nothing yet, so its names may still come
+    if not metric.has_judged:
+        return []  # its names may still come
     return [
         f"frontier_type={frontier!r} needs named scores, and metric {metric.name!r} gave none so far; return "
         '"scores" beside "feedback", pass score_names=[...], or take frontier_type="instance"'

@@ -14,6 +14,7 @@ from skynet_adapters import (
     Case,
     DefinitionError,
     Metric,
+    MetricError,
     as_dspy_metric,
     as_gepa_adapter,
     as_gepa_dataset,
@@ -201,6 +202,17 @@ def test_a_frontier_of_objectives_needs_names_as_far_as_that_is_known():
     failing = made(fails, stop_after=None)
     failing.evaluate(CASES, failing.seed_candidate)
     check_gepa_run(failing, **arguments(failing, frontier_type="hybrid"))
+
+
+def test_a_metric_that_was_only_tried_before_a_stop_has_shown_no_lack_of_names():
+    def fails(input, output, expected=None):
+        raise ValueError
+
+    adapter = made(fails)
+    with pytest.raises(MetricError, match="and on the expected value as output too"):
+        adapter.evaluate(CASES, adapter.seed_candidate)
+    assert adapter.metric.calls > len(adapter.metric.failures)  # the trial is no failure of a case
+    check_gepa_run(adapter, **arguments(adapter, frontier_type="hybrid"))
 
 
 @pytest.mark.parametrize(
