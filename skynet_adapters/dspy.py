@@ -321,6 +321,12 @@ class _Judge:
         no_models = self._metric_lm is None and self._reflection_lm is None
         return self._output is None and self._expected is None and no_models
 
+    @property
+    def decided_by(self) -> Any:
+        """What decides its judgement, for `fingerprint`: the metric, and how fields are read."""
+        readers = [None if self._output is _itself else self._output, self._expected]
+        return self.metric if readers == [None, None] else [self.metric, *readers]
+
     def result(self, gold: Any, pred: Any, pred_name: str | None) -> FeedbackScore:
         metric = self.metric
         # With a predictor's name dspy.GEPA asks for the text of what it has scored before.

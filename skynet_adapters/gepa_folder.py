@@ -62,8 +62,9 @@ def check_run_dir(metric: ScoreFunction | Metric, directory: str | os.PathLike[s
     """
     if directory is None:
         return
-    inner = getattr(metric, "metric", None)  # of what `as_dspy_metric` made
-    facts = {"metric": fingerprint(inner if isinstance(inner, Metric) else as_metric(metric))}
+    # What `as_dspy_metric` made, or a wrapper that has its attributes and may answer otherwise.
+    is_dspys = isinstance(getattr(metric, "metric", None), Metric)
+    facts = {"metric": fingerprint(metric if is_dspys else as_metric(metric))}
     for fault in faults_of_folder(Path(directory), facts):
         raise DefinitionError(fault)
     keep_facts(Path(directory), facts)

@@ -1,6 +1,7 @@
 """A metric's file as a `Metric`, and what a metric is made of, as a fingerprint."""
 
 import ast
+import contextlib
 import copyreg
 import difflib
 import importlib.util
@@ -34,7 +35,8 @@ def fingerprint(score: ScoreFunction | Metric) -> str:
     options that change a score. Installed packages are not looked into.
 
     Args:
-        score: A function, a callable object, a partial, or a `Metric`.
+        score: A function, a callable object, a partial, a `Metric`, or what `as_dspy_metric` made, of which
+            the fields that it reads count too.
 
     Returns:
         32 hexadecimal digits; the same in every process for the same metric.
@@ -68,7 +70,24 @@ _Seen = dict[int, object]
 _DECIDING_OPTIONS = ("score_range", "score_names", "failure_score", "max_feedback_chars")
 
 
+def _decided_by(function: Any) -> Any:
+    """Give what decides in a function that this package made for DSPy: its metric, and how it reads fields.
+
+    Returns:
+        `None` for any other, such as a user's wrapper around one: it may answer otherwise.
+    """
+    if inspect.isfunction(function) and Path(function.__code__.co_filename).parent == Path(__file__).parent:
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError, AttributeError):  # a cell that is not filled yet, or another
+                return cell.cell_contents.decided_by
+    return None
+
+
 def _parts(thing: Any, seen: _Seen) -> Iterator[bytes]:
+    decides = _decided_by(thing)
+    if decides is not None:
+        yield from _value(decides, seen)
+        return
     if id(thing) in seen:
         yield f"met {list(seen).index(id(thing))}".encode()
         return

@@ -1,5 +1,6 @@
 """What is refused or pointed out before a run of GEPA is paid."""
 
+import functools
 import json
 import subprocess
 import sys
@@ -361,3 +362,46 @@ def test_the_log_dir_of_dspys_gepa_is_checked_too(tmp_path):
     check_run_dir(exact, tmp_path)
     with pytest.raises(DefinitionError, match="another metric"):
         check_run_dir(as_dspy_metric(score), tmp_path)
+
+
+def test_a_dspy_metric_that_reads_another_field_is_another_metric(tmp_path):
+    check_run_dir(as_dspy_metric(score, output="a"), tmp_path)
+    (tmp_path / "gepa_state.bin").write_bytes(b"")  # GEPA has run
+    check_run_dir(as_dspy_metric(score, output="a"), tmp_path)
+    for others in ({"output": "b"}, {"output": "a", "expected": "label"}, {}):
+        with pytest.raises(DefinitionError, match="another metric"):
+            check_run_dir(as_dspy_metric(score, **others), tmp_path)
+
+
+def test_a_wrapper_around_a_dspy_metric_is_another_metric(tmp_path):
+    def halved(metric, by):
+        @functools.wraps(metric)
+        def wrapper(*args, **kwargs):
+            return metric(*args, **kwargs) / by
+
+        return wrapper
+
+    check_run_dir(halved(as_dspy_metric(score), 2), tmp_path)
+    (tmp_path / "gepa_state.bin").write_bytes(b"")
+    check_run_dir(halved(as_dspy_metric(score), 2), tmp_path)
+    for other in (
+        as_dspy_metric(score),
+        halved(as_dspy_metric(score), 3),
+        halved(as_dspy_metric(stricter), 2),
+        halved(as_dspy_metric(score, output="a"), 2),
+    ):
+        with pytest.raises(DefinitionError, match="another metric"):
+            check_run_dir(other, tmp_path)
+
+
+def test_a_dspy_metric_is_the_same_after_it_has_judged(tmp_path):
+    def exact(input, output, expected=None):
+        return float(output["answer"] == expected["answer"]), {"feedback": "f"}
+
+    metric = as_dspy_metric(exact, expected=["answer"])
+    check_run_dir(metric, tmp_path)
+    (tmp_path / "gepa_state.bin").write_bytes(b"")
+    example = examples(1)[0]
+    metric(example, dspy.Prediction(answer="B", note="n"))
+    metric(example, dspy.Prediction(answer="B", note="n", more="m"))
+    check_run_dir(metric, tmp_path)
