@@ -22,6 +22,7 @@ from .llm import chosen_models, models
 from .load import check_metric_options, load_score
 from .measure import observation
 from .metric import Metric, ScoreFunction, as_metric
+from .model_answer import model_name
 from .options import MAX_TIMEOUT_SECONDS, MetricOptions
 from .score import shown
 
@@ -502,16 +503,10 @@ def _models(trial: Trial) -> Check:
             name, seen, 'choose one: metric_lm="openai/gpt-4.1-mini", or set_models(metric_lm=...)'
         )
     writer = chosen.reflection_lm
-    if judge is writer or (writer is not None and _model_name(judge) == _model_name(writer)):
-        seen = f"{_model_name(judge)!r} judges, and it also writes the candidates"
+    if judge is writer or (writer is not None and model_name(judge) == model_name(writer)):
+        seen = f"{model_name(judge)!r} judges, and it also writes the candidates"
         return Check(name, "warned", seen, "choose another model to judge: metric_lm=...")
-    return Check(name, "passed", f"llm() asks {_model_name(judge)!r}; it was asked {asked} times here")
-
-
-def _model_name(model: Any) -> str:
-    if isinstance(model, str):
-        return model
-    return str(getattr(model, "model", None) or getattr(model, "__name__", None) or type(model).__name__)
+    return Check(name, "passed", f"llm() asks {model_name(judge)!r}; it was asked {asked} times here")
 
 
 def _measurements(trial: Trial) -> Check:

@@ -3,13 +3,12 @@
 import inspect
 import logging
 import warnings
-from collections.abc import Awaitable
 from contextvars import ContextVar
-from typing import Any, cast
+from typing import Any
 
-from .deadline import wait_within
 from .errors import DefinitionError, SkynetAdaptersError
-from .gepa_values import defused, is_dspys, kind_of
+from .gepa_values import defused, is_dspys
+from .model_answer import MEND_OF_NO_TEXT, called, model_name, text_of
 from .score import clean_text, shown
 
 __all__ = ["ReflectionLM", "as_reflection_lm", "noted_failures"]
@@ -86,9 +85,7 @@ class ReflectionLM:
 
     def __init__(self, model: Any) -> None:
         self._model = model
-        self.name = str(
-            getattr(model, "model", None) or getattr(model, "__name__", None) or type(model).__name__
-        )
+        self.name = model_name(model)
 
     def __repr__(self) -> str:
         return f"<ReflectionLM {self.name!r}>"
@@ -116,12 +113,11 @@ class ReflectionLM:
         except Exception as error:
             self._note(f"the reflection model {self.name!r} raised {type(error).__name__}: {error}")
             raise
-        text = _answer_text(answer)
+        text = text_of(answer)
         if not isinstance(text, str) or not text.strip():
             message = (
                 f"the reflection model {self.name!r} gave {shown(answer)}, not a text, so nothing new can be "
-                "proposed; check its max_tokens (a model that reasons may use them all up), or that the "
-                "function returns the text itself"
+                f"proposed; {MEND_OF_NO_TEXT}"
             )
             self._note(message)
             raise SkynetAdaptersError(message)
@@ -136,8 +132,7 @@ class ReflectionLM:
             noted.append(message)
 
     def _ask(self, prompt: str | list[dict[str, Any]]) -> Any:
-        answer = self._model(prompt)
-        return wait_within(None, cast("Awaitable[Any]", answer)) if isinstance(answer, Awaitable) else answer
+        return called(self._model, prompt)
 
 
 class _DspyReflectionLM(ReflectionLM):
@@ -183,10 +178,3 @@ class _Calls:
 
     def __init__(self) -> None:
         self.history: list[dict[str, Any]] = []
-
-
-def _answer_text(answer: Any) -> Any:
-    """Unpack what a model gave: a `dspy.LM` gives a list, of dicts when it reasons too."""
-    if kind_of(answer) is list and answer:
-        answer = answer[0]
-    return answer.get("text") if kind_of(answer) is dict else answer

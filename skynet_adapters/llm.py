@@ -4,14 +4,14 @@ import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple, cast
 
-from .deadline import wait_within
 from .errors import DefinitionError, MetricError
 from .images import image_url
 from .measure import Bill, ModelCall, bill_of_judge
+from .model_answer import MEND_OF_NO_TEXT, called, model_name, text_of
 from .score import clean_text, shown
 
 __all__ = ["llm", "models", "set_models"]
@@ -58,17 +58,14 @@ def llm(
     """
     model, what = _asked()
     asked = _messages(prompt, input, images, messages)
-    name = _name_of(model)
+    name = model_name(model)
     try:
         answer = _answer(model, name, asked)
     except Exception as error:
         raise MetricError(f"{what} {name!r} failed: {type(error).__name__}: {error}") from error
-    text = _text_of(answer)
+    text = text_of(answer)
     if not isinstance(text, str) or not text.strip():
-        raise MetricError(
-            f"{what} {name!r} gave {shown(answer)}, not a text; check its max_tokens (a model that reasons "
-            "may use them all up), or that the function returns the text itself"
-        )
+        raise MetricError(f"{what} {name!r} gave {shown(answer)}, not a text; {MEND_OF_NO_TEXT}")
     return text
 
 
@@ -193,12 +190,6 @@ def _asked() -> tuple[Any, str]:
     )
 
 
-def _name_of(model: Any) -> str:
-    if isinstance(model, str):
-        return model
-    return str(getattr(model, "model", None) or getattr(model, "__name__", None) or type(model).__name__)
-
-
 # --- asking it --------------------------------------------------------------------------------------
 
 
@@ -235,23 +226,10 @@ def _answer(model: Any, name: str, messages: Messages) -> Any:
     if part is None:
         bill = bill_of_judge() or Bill()
         bill.add(ModelCall(name))
-        return _called(model, messages)
+        return called(model, messages)
     bill = bill_of_judge() or part.bill()
     with part.apart(bill, name):
-        return part.ask(model, messages) if part.is_dspys(model) else _called(model, messages)
-
-
-def _called(model: Callable[[Messages], Any], messages: Messages) -> Any:
-    answer = model(messages)
-    return wait_within(None, cast("Awaitable[Any]", answer)) if isinstance(answer, Awaitable) else answer
-
-
-def _text_of(answer: Any) -> Any:
-    """Unpack what a model gave: a `dspy.LM` gives a list, of dicts when it reasons too."""
-    if isinstance(answer, list):
-        answers = cast("list[Any]", answer)
-        return _text_of(answers[0]) if answers else None
-    return cast("dict[str, Any]", answer).get("text") if isinstance(answer, dict) else answer
+        return part.ask(model, messages) if part.is_dspys(model) else called(model, messages)
 
 
 def _dspy_part(needed: bool = False) -> Any:
