@@ -31,9 +31,6 @@ __all__ = ["check_contract"]
 _MOST_CASES = 3
 _LOAD_SECONDS = 60.0
 
-# What stands for a wrong answer: no word that a feedback could hold by chance.
-_WRONG_TEXT = "???"
-
 
 def check_contract(
     metric: ScoreFunction | Metric | str | os.PathLike[str],
