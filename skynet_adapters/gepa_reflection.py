@@ -1,8 +1,8 @@
 """The reflection model of a GEPA run: texts or messages in, a text out, and failures that are seen."""
 
+import importlib
 import inspect
 import logging
-import warnings
 from contextvars import ContextVar
 from typing import Any
 
@@ -87,6 +87,10 @@ class ReflectionLM:
         self._model = model
         self.name = model_name(model)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the model behind: it holds locks and keys."""
+        return {**self.__dict__, "_model": None}
+
     def __repr__(self) -> str:
         return f"<ReflectionLM {self.name!r}>"
 
@@ -106,8 +110,15 @@ class ReflectionLM:
             The model's text, never empty.
 
         Raises:
-            SkynetAdaptersError: The answer is empty or no text.
+            SkynetAdaptersError: The answer is empty or no text, or this is a copy, which has no model.
         """
+        if self._model is None:
+            message = (
+                f"the reflection model {self.name!r} was copied or saved, which leaves the model itself "
+                "behind; make it anew with as_reflection_lm(...)"
+            )
+            self._note(message)
+            raise SkynetAdaptersError(message)
         try:
             answer = self._ask(clean_text(prompt) if isinstance(prompt, str) else prompt)
         except Exception as error:
@@ -150,14 +161,8 @@ class _DspyReflectionLM(ReflectionLM):
             model.update_history = calls.history.append
         # Beside those that listen already: where `llm` asks this model, a bill does.
         listening = [*(dspy.settings.caller_modules or ()), calls]
-        with (
-            dspy.context(caller_modules=listening, disable_history=False),
-            warnings.catch_warnings(),
-        ):
-            # A list of messages is to go with DSPy 3.5; what comes in its place, a `Request`, leaves the
-            # model's own temperature and max_tokens out (dspy 3.4.1).
-            warnings.filterwarnings("ignore", "Passing OpenAI-style message", DeprecationWarning)
-            answer = model(prompt) if isinstance(prompt, str) else model(messages=prompt)
+        with dspy.context(caller_modules=listening, disable_history=False):
+            answer = model(prompt) if isinstance(prompt, str) else _dspys_part().ask(model, prompt)
         for call in calls.history:
             usage: dict[str, Any] = call.get("usage") or {}  # empty for an answer from the cache: no cost
             self.total_tokens_in += int(usage.get("prompt_tokens") or 0)
@@ -171,6 +176,10 @@ def _dspy() -> Any:
     import dspy
 
     return dspy
+
+
+def _dspys_part() -> Any:
+    return importlib.import_module(f"{__package__}.dspy_models")
 
 
 class _Calls:

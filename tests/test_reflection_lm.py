@@ -1,7 +1,9 @@
 """The reflection model, on its own and in GEPA."""
 
+import copy
 import functools
 import pickle
+import warnings
 from types import SimpleNamespace
 
 import cloudpickle
@@ -221,10 +223,38 @@ def test_a_reflection_model_is_taken_twice():
     assert as_reflection_lm(once)("Write.") == "Better."
 
 
-def test_it_can_be_pickled():
-    reflection_lm = cloudpickle.loads(cloudpickle.dumps(as_reflection_lm(lambda prompt: "Better.")))
-    assert reflection_lm("Write.") == "Better."
-    assert pickle.loads(pickle.dumps(as_reflection_lm(len))).name == "len"
+@pytest.mark.parametrize("saved", [cloudpickle.dumps, pickle.dumps])
+def test_a_copy_leaves_the_model_and_its_key_behind_and_says_so(saved, caplog):
+    made = saved(as_reflection_lm(dspy.LM("openai/gpt-4.1-mini", api_key="sk-very-secret")))
+    assert b"very-secret" not in made
+    copied = pickle.loads(made)
+    assert (copied.name, copied.total_cost) == ("openai/gpt-4.1-mini", 0.0)
+    with pytest.raises(SkynetAdaptersError, match="leaves the model itself behind; make it anew"):
+        copied("Write.")
+    assert "'openai/gpt-4.1-mini' was copied or saved" in caplog.text
+
+
+def test_a_copy_of_one_of_a_function_leaves_that_behind_too():
+    copied = copy.deepcopy(as_reflection_lm(lambda prompt: "Better."))
+    assert copied.name == "<lambda>"
+    assert not hasattr(copied, "total_cost")
+    with pytest.raises(SkynetAdaptersError, match="make it anew"):
+        copied("Write.")
+
+
+def test_messages_give_no_warning_and_leave_the_filters_of_warnings_alone():
+    during = []
+
+    def answers(messages):
+        during.append(list(warnings.filters))
+        return "Better."
+
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        as_reflection_lm(scripted_lm(answers))([{"role": "user", "content": "Write."}])
+    assert during == [before]
+    assert [str(warning.message) for warning in seen if "messages" in str(warning.message)] == []
 
 
 @pytest.mark.parametrize("with_images", [False, True])
