@@ -5,17 +5,18 @@ import functools
 import json
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
+from .attempt import Ran, attempt
 from .cases import Case
 from .copies import protected
-from .deadline import DeadlineExceededError, call_within, wait_within
+from .deadline import call_within
 from .errors import MetricBroken, MetricError, MetricReturnError, MetricTimeoutError
 from .helpers_used import helpers_used
 from .measure import Observation, rollout
 from .metric import Metric
-from .score import Score
+from .score import Score, clean_text
 
 __all__ = ["Judged", "Trial"]
 
@@ -24,6 +25,9 @@ _WRONG_TEXT = "???"
 
 # Of an expected value with many fields, so many are tried as an output by themselves.
 _MOST_FIELDS = 3
+
+# How much is said of what became of one run.
+_MOST_SAID = 300
 
 
 class Judged(NamedTuple):
@@ -114,34 +118,28 @@ class Trial:
         for case in self.cases:
             if self.hung:
                 return
-            try:
-                with rollout() as measured:
-                    output = self._output(case)
-            except KeyboardInterrupt:
-                raise
-            except DeadlineExceededError:
-                self.lost.append(f"case {case.id!r}: run did not answer within {self._run_timeout:g} s")
-            except BaseException as error:  # SystemExit of a program is a failure of it too
-                self.lost.append(f"case {case.id!r}: run raised {type(error).__name__}: {_first_line(error)}")
+            with rollout() as measured:
+                ran = self._ran(case)
+            if ran.fault is not None:
+                said = clean_text(ran.fault.removeprefix("It ").rstrip("."), _MOST_SAID)
+                self.lost.append(f"case {case.id!r}: run {' '.join(said.split())}")
+                continue
+            self.observations[case.id] = measured.observation()
+            if ran.output is None:
+                self.lost.append(f"case {case.id!r}: run returned None")
             else:
-                self.observations[case.id] = measured.observation()
-                if output is None:
-                    self.lost.append(f"case {case.id!r}: run returned None")
-                else:
-                    self.judged.append(self._judge(case, output))
+                self.judged.append(self._judge(case, ran.output))
 
-    def _output(self, case: Case) -> Any:
-        run = cast("Callable[..., Any]", self._run)
-        given = (
-            (protected(case.input),) if self._artifact is None else (self._artifact, protected(case.input))
-        )
-        if self._run_timeout is None:
-            output, left = run(*given), None
-        else:
-            begun = time.monotonic()
-            output = call_within(self._run_timeout, functools.partial(run, *given))
-            left = max(self._run_timeout - (time.monotonic() - begun), 0.001)
-        return wait_within(left, cast("Awaitable[Any]", output)) if isinstance(output, Awaitable) else output
+    def _ran(self, case: Case) -> Ran:
+        input = protected(case.input)
+        given = (input,) if self._artifact is None else (self._artifact, input)
+        call = functools.partial(cast("Callable[..., Any]", self._run), *given)
+        if self._run_timeout is not None:
+            call = functools.partial(call_within, self._run_timeout, call)
+        try:
+            return attempt(self._run, call, self._run_timeout)
+        except MetricBroken as error:  # of a run inside this one; here it stops nothing
+            return Ran(None, f"It raised MetricBroken: {error}.")
 
     def _judge_stand_ins(self, case: Case) -> str:
         """Find the form of the expected value that the metric likes best; stops at a success."""
@@ -194,13 +192,6 @@ def _wrong(output: Any) -> Any:
 
 def _rank(judged: Judged) -> tuple[bool, float]:
     return not judged.failed, judged.score.value
-
-
-def _first_line(error: BaseException) -> str:
-    try:
-        return (str(error).strip().splitlines() or [""])[0][:200]
-    except Exception:
-        return "<its message cannot be shown>"
 
 
 def _in_form(form: str, expected: Mapping[str, Any] | None) -> Any:

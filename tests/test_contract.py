@@ -5,6 +5,7 @@ import functools
 import json
 import logging
 import random
+import re
 import textwrap
 import time
 
@@ -554,10 +555,10 @@ def test_a_run_that_fails_is_named_and_does_not_stop_the_check():
 
     report = check_contract(good, LABELS, run)
     assert report["Run"].status == "warned"
-    assert report["Run"].seen.splitlines() == [
-        "case '2': run returned None",
-        "case '3': run raised SystemExit: no model",
-    ]
+    nothing, raised = report["Run"].seen.splitlines()
+    assert nothing == "case '2': run returned None"
+    place = r"\(test_contract\.py, line \d+, in run: raise SystemExit\(\"no model\"\)\)"
+    assert re.fullmatch(f"case '3': run raised SystemExit: no model {place}", raised)
     assert report["Metric return value"].status == "passed"
     broken = check_contract(good, LABELS, lambda input: 1 / 0)
     assert (broken["Run"].status, broken["Metric return value"].status) == ("failed", "not tried")
@@ -566,6 +567,41 @@ def test_a_run_that_fails_is_named_and_does_not_stop_the_check():
 def test_a_run_that_hangs_ends():
     report = check_contract(good, LABELS[:1], lambda input: time.sleep(2), run_timeout=0.05)
     assert report["Run"].seen == "case '1': run did not answer within 0.05 s"
+
+
+def test_an_async_run_that_hangs_ends():
+    async def run(input):
+        await asyncio.sleep(20)
+
+    report = check_contract(good, LABELS[:1], run, run_timeout=0.05)
+    assert report["Run"].seen == "case '1': run did not answer within 0.05 s"
+
+
+def test_a_run_with_a_yield_gives_no_output():
+    def run(input):
+        yield "billing"
+
+    report = check_contract(good, LABELS[:1], run)
+    assert report["Run"].status == "failed"
+    assert report["Run"].seen.startswith("case '1': run gave a generator, since it has a `yield`")
+
+
+def test_a_run_within_a_run_that_a_broken_metric_stops_is_only_lost():
+    def run(input):
+        raise MetricBroken("metric 'other' failed on each")
+
+    report = check_contract(good, LABELS[:1], run)
+    assert report["Run"].seen == "case '1': run raised MetricBroken: metric 'other' failed on each"
+
+
+def test_a_long_fault_of_a_run_is_one_line_with_its_place():
+    def run(input):
+        raise ValueError("much\n" * 500)
+
+    (line,) = check_contract(good, LABELS[:1], run)["Run"].seen.splitlines()
+    assert line.startswith("case '1': run raised ValueError: much much")
+    assert "in run: raise ValueError" in line
+    assert len(line) < 350
 
 
 def test_a_run_cannot_change_the_case():
