@@ -16,7 +16,7 @@ from dspy.dsp.utils.settings import thread_local_overrides
 from .dspy_measuring import INSIDE_METRIC, judging, model_call
 from .measure import Bill, ModelCall
 
-__all__ = ["BilledCalls", "apart", "ask", "bill", "carried", "carrying", "is_dspys"]
+__all__ = ["BilledCalls", "apart", "ask", "bill", "carried", "carrying", "takes_messages"]
 
 _MODELS = "skynet_adapters_models"
 
@@ -84,8 +84,8 @@ def _named(name: str) -> Any:
     return dspy.LM(name)
 
 
-def is_dspys(model: Any) -> bool:
-    """Tell whether it is asked as DSPy's models are."""
+def takes_messages(model: Any) -> bool:
+    """Tell whether it is a model of DSPy's, or the name of one, which `ask` asks."""
     return isinstance(model, str | dspy.BaseLM)
 
 

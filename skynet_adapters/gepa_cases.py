@@ -12,7 +12,8 @@ from typing import Any, cast
 
 from .cases import Case
 from .errors import DataError
-from .gepa_values import is_dspys, is_mapping
+from .gepa_values import is_mapping
+from .loaded import is_dspys
 from .memo import content_key
 from .score import clean_text, shown
 

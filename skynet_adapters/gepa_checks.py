@@ -18,8 +18,8 @@ from .errors import DataError, DefinitionError, SkynetAdaptersError
 from .gepa_adapter import GepaAdapter
 from .gepa_cases import GepaDataset, input_and_expected
 from .gepa_folder import digest, faults_of_folder, keep_facts, warn_of_used_budget
-from .gepa_values import is_dspys
 from .load import fingerprint
+from .loaded import is_dspys
 from .memo import content_key
 from .metric import Metric
 from .options import near_match

@@ -7,7 +7,8 @@ from contextvars import ContextVar
 from typing import Any
 
 from .errors import DefinitionError, SkynetAdaptersError
-from .gepa_values import defused, is_dspys
+from .gepa_values import defused
+from .loaded import is_dspys
 from .model_answer import MEND_OF_NO_TEXT, called, model_name, text_of
 from .score import clean_text, shown
 

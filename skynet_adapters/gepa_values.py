@@ -3,17 +3,16 @@
 Built around gepa 0.1.4.
 """
 
-import base64
 import dataclasses
-import io
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from gepa.image import Image
 
+from .images import image_url
+from .loaded import is_dspys, is_pillows
 from .score import Score, clean_text, shown
 
 __all__ = [
@@ -41,12 +40,6 @@ kind_of: Callable[[Any], Any] = type  # untyped, so that containers of the user 
 def is_mapping(value: Any) -> bool:
     """Tell a mapping, untyped as it comes."""
     return isinstance(value, Mapping)
-
-
-def is_dspys(value: object, name: str) -> bool:
-    """Tell what is DSPy's without importing it: before it is imported, nothing is."""
-    kind = getattr(sys.modules.get("dspy"), name, None)
-    return isinstance(kind, type) and isinstance(value, kind)
 
 
 def plain(value: Any) -> Any:
@@ -213,12 +206,7 @@ def as_image(value: Any) -> Image | None:
         return None
     if isinstance(value, Image):
         return value
-    if not _is_pillows(value):
-        return Image(url=str.__str__(value if isinstance(value, str) else value.url))
-    buffer = io.BytesIO()
-    plain = value if value.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else value.convert("RGB")
-    plain.save(buffer, format="PNG")
-    return Image(base64_data=base64.b64encode(buffer.getvalue()).decode(), media_type="image/png")
+    return Image(url=str.__str__(image_url(value)))  # the exact text, see `_Plain`
 
 
 def is_image(value: Any) -> bool:
@@ -228,12 +216,7 @@ def is_image(value: Any) -> bool:
     if isinstance(value, Image):
         # GEPA opens the file only when it writes the prompt, and then no text is proposed (gepa 0.1.4).
         return value.path is None or os.path.isfile(value.path)
-    return is_dspys(value, "Image") or _is_pillows(value)
-
-
-def _is_pillows(value: object) -> bool:
-    kind = getattr(sys.modules.get("PIL.Image"), "Image", None)
-    return isinstance(kind, type) and isinstance(value, kind)
+    return is_dspys(value, "Image") or is_pillows(value)
 
 
 def _has_image(value: Any, depth: int = 0) -> bool:

@@ -4,14 +4,14 @@ import base64
 import io
 import mimetypes
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
 from .errors import DataError
+from .loaded import is_pillows
 from .score import shown
 
-__all__ = ["image_url", "is_pillows"]
+__all__ = ["image_url"]
 
 
 def image_url(image: Any) -> str:
@@ -55,23 +55,6 @@ def image_url(image: Any) -> str:
         f"{shown(image)} is no image; give a skynet.Image, a dspy.Image, an image of Pillow, bytes, a data: "
         "or http: URL, or the path of a file"
     )
-
-
-def is_pillows(value: object) -> bool:
-    """Tell an image of Pillow without importing Pillow: before it is imported, there is none.
-
-    Args:
-        value: Anything.
-
-    Returns:
-        Whether it is one.
-
-    Example:
-        >>> is_pillows("cat.png")
-        False
-    """
-    kind = getattr(sys.modules.get("PIL.Image"), "Image", None)
-    return isinstance(kind, type) and isinstance(value, kind)
 
 
 def _file_url(path: Path) -> str:

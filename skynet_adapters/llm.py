@@ -229,7 +229,7 @@ def _answer(model: Any, name: str, messages: Messages) -> Any:
         return called(model, messages)
     bill = bill_of_judge() or part.bill()
     with part.apart(bill, name):
-        return part.ask(model, messages) if part.is_dspys(model) else called(model, messages)
+        return part.ask(model, messages) if part.takes_messages(model) else called(model, messages)
 
 
 def _dspy_part(needed: bool = False) -> Any:
