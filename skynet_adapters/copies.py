@@ -5,12 +5,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, cast
 
-__all__ = ["protected"]
+__all__ = ["kind_of", "protected"]
 
 _ATOMS = frozenset({str, int, float, bool, type(None), bytes, complex})
 _MADE_OF_ITEMS = frozenset({tuple, set})
 _Copies = dict[int, Any]  # by the id of what was copied
-_kind: Callable[[Any], Any] = type  # untyped, so that containers of the user stay Any
+kind_of: Callable[[Any], Any] = type  # untyped, so that containers of the user stay Any
 
 
 def protected(value: Any) -> Any:
@@ -26,7 +26,7 @@ def protected(value: Any) -> Any:
         >>> copied["tags"] is given["tags"], copied["lock"] is given["lock"]
         (False, True)
     """
-    kind = _kind(value)
+    kind = kind_of(value)
     if kind in _ATOMS:
         return value
     if kind is dict and _ATOMS.issuperset(map(type, value.values())):  # as most inputs are
@@ -38,12 +38,12 @@ def protected(value: Any) -> Any:
 
 
 def _copied(value: Any, copies: _Copies) -> Any:
-    kind = _kind(value)
+    kind = kind_of(value)
     if kind is dict:
         made: Any = dict(value)
         copies[id(value)] = made  # before its items, of which one may be the dict itself
         for key, item in value.items():
-            if _kind(item) not in _ATOMS:
+            if kind_of(item) not in _ATOMS:
                 made[key] = _part(item, copies)
         return made
     if kind is list:
@@ -57,7 +57,7 @@ def _copied(value: Any, copies: _Copies) -> Any:
 
 
 def _part(value: Any, copies: _Copies) -> Any:
-    if _kind(value) in _ATOMS:
+    if kind_of(value) in _ATOMS:
         return value
     found = copies.get(id(value))
     return _copied(value, copies) if found is None else found
@@ -72,7 +72,7 @@ def _leaf(value: Any, copies: _Copies) -> Any:
 
 def _is_record(value: Any) -> bool:
     """Tell what only holds fields: a dataclass, a model of pydantic, an example or prediction of DSPy."""
-    kind = _kind(value)
+    kind = kind_of(value)
     return dataclasses.is_dataclass(kind) or hasattr(kind, "model_fields") or hasattr(kind, "with_inputs")
 
 

@@ -6,11 +6,12 @@ Built around gepa 0.1.4.
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from gepa.image import Image
 
+from .copies import kind_of
 from .images import image_url
 from .loaded import is_dspys, is_pillows
 from .score import Score, clean_text, shown
@@ -23,7 +24,6 @@ __all__ = [
     "is_dspys",
     "is_image",
     "is_mapping",
-    "kind_of",
     "output_for_prompt",
     "plain",
     "repr_of",
@@ -33,8 +33,6 @@ __all__ = [
 # What one value may take in a reflection prompt or a saved run.
 _MAX_VALUE_CHARS = 10_000
 _MAX_DEPTH = 8
-
-kind_of: Callable[[Any], Any] = type  # untyped, so that containers of the user stay Any
 
 
 def is_mapping(value: Any) -> bool:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Unpack, cast
 
+from .copies import kind_of
 from .errors import DefinitionError
 from .memo import content_key
 from .metric import Metric, ScoreFunction, as_metric
@@ -125,7 +126,7 @@ def _parts(thing: Any, seen: _Seen) -> Iterator[bytes]:
 def _value(value: Any, seen: _Seen) -> Iterator[bytes]:
     """Give what a value says; of functions in it, what they are made of."""
     key = content_key(value)
-    kind: Any = cast("Any", type)(value)
+    kind = kind_of(value)
     if key is not None:
         yield key
     elif callable(value):
@@ -171,7 +172,7 @@ def _lasting_state(instance: Any) -> Any:
 
     Written for dspy 3.4.1. They are told by their surface, since nothing here knows DSPy.
     """
-    kind: Any = cast("Any", type)(instance)
+    kind = kind_of(instance)
     own: dict[str, Any] = getattr(instance, "__dict__", {})
     if not any(base.__module__.startswith("dspy.") for base in kind.__mro__):
         return None

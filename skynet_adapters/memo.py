@@ -21,6 +21,7 @@ from decimal import Decimal
 from hashlib import blake2b
 from typing import Any, Generic, TypeVar, cast
 
+from .copies import kind_of
 from .sibling_imports import plain_module
 
 __all__ = ["ContentMemo", "RolloutMemo", "content_key"]
@@ -194,11 +195,9 @@ _HOLDS_MORE = (dict, list, tuple, set, frozenset, str, bytes, int, float)
 # By id, with what was digested: the id of one that is gone would be used again.
 _Digests = dict[int, tuple[object, bytes]]
 
-_kind: Callable[[Any], Any] = type
-
 
 def _digest(value: Any, known: _Digests) -> bytes:
-    kind = _kind(value)
+    kind = kind_of(value)
     if kind in _ATOMS:
         return _hashed(kind, [value if kind is bytes else repr(value).encode("utf-8", "surrogatepass")])
     found = known.get(id(value))
