@@ -6,11 +6,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, cast
 
 from .deadline import DeadlineExceededError, wait_within
-from .errors import MetricBroken
+from .errors import DefinitionError, MetricBroken
 from .function import told
+from .loaded import is_dspys
 from .measure import Observation
+from .score import shown
 
-__all__ = ["Ran", "attempt", "too_late"]
+__all__ = ["Ran", "attempt", "checked_run", "too_late"]
 
 
 class Ran(NamedTuple):
@@ -59,6 +61,44 @@ def attempt(run: object, call: Callable[[], Any], seconds: float | None) -> Ran:
     except BaseException as error:  # SystemExit of one case must not end the run either
         return Ran(_output_so_far(error), f"It raised {told(error, run)}.")
     return Ran(output)
+
+
+def checked_run(run: Any, *names: str) -> Callable[..., Any]:
+    """Check, as far as that can be told, that a user's `run` takes what it will be called with.
+
+    Args:
+        run: What the user gave.
+        names: What it will get, in order: "artifact" and "input", or "input" alone.
+
+    Raises:
+        DefinitionError: It is no function, or one of other parameters.
+
+    Example:
+        >>> checked_run(len, "artifact", "input")
+        Traceback (most recent call last):
+        ...
+        skynet_adapters.errors.DefinitionError: run cannot be called as run(artifact, input): ...
+    """
+    form = f"run({', '.join(names)})"
+    if not callable(run):
+        raise DefinitionError(f"run is a function {form}; got {shown(run)}")
+    if is_dspys(run, "Module"):  # its signature, `*args, **kwargs`, would pass for any
+        raise DefinitionError(
+            f"run is a function {form}; got the DSPy program {shown(run)}: pass program_run(program), and "
+            "program_artifact(program) as the artifact"
+        )
+    try:
+        signature = inspect.signature(run)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return run
+    try:
+        signature.bind(*names)
+    except TypeError:
+        mend = "" if "artifact" in names else "; for a run(artifact, input) pass artifact= too"
+        raise DefinitionError(f"run cannot be called as {form}: its signature is {signature}{mend}") from None
+    if "artifact" in names and list(signature.parameters)[:2] == ["input", "artifact"]:
+        raise DefinitionError(f"run gets the artifact first; write it as {form}, not {signature}")
+    return run
 
 
 def too_late(seconds: float) -> Ran:

@@ -5,7 +5,6 @@ import functools
 import inspect
 import itertools
 import logging
-import math
 import os
 import re
 from collections.abc import Callable, Generator, Iterable, Mapping
@@ -13,6 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Unpack, cast
 
+from .attempt import checked_run
 from .cases import load_cases
 from .contract_report import Check, ContractReport
 from .contract_trial import Judged, Trial
@@ -23,7 +23,7 @@ from .load import check_metric_options, load_score
 from .measure import observation
 from .metric import Metric, ScoreFunction, as_metric
 from .model_answer import model_name
-from .options import MAX_TIMEOUT_SECONDS, MetricOptions
+from .options import MAX_TIMEOUT_SECONDS, MetricOptions, checked_seconds
 from .score import shown
 
 __all__ = ["check_contract"]
@@ -82,8 +82,11 @@ def check_contract(
         check_metric_options(options)
     elif options:
         as_metric(metric, **options)  # which refuses them
-    _check_run(run, artifact)
-    _check_seconds(run_timeout)
+    if run is not None:
+        checked_run(run, *(("input",) if artifact is None else ("artifact", "input")))
+    elif artifact is not None:
+        raise DefinitionError("artifact= was given without run=; give run(artifact, input) too")
+    run_timeout = checked_seconds("run_timeout", run_timeout)
     tried = load_cases(cases)[:_MOST_CASES]
     with models(metric_lm=metric_lm, reflection_lm=reflection_lm), _quiet():
         name, loaded, found = _loaded(metric, options)
@@ -114,35 +117,6 @@ _LATER = (
 
 
 # --- before any call -----------------------------------------------------------------------------
-
-
-def _check_run(run: Any, artifact: Any) -> None:
-    if run is None:
-        if artifact is not None:
-            raise DefinitionError("artifact= was given without run=; give run(artifact, input) too")
-        return
-    if not callable(run):
-        raise DefinitionError(f"run={shown(run, with_type=False)} cannot be used: it must be a function")
-    given = "input" if artifact is None else "artifact, input"
-    try:
-        signature = inspect.signature(run)
-    except (TypeError, ValueError):  # some functions written in C have none
-        return
-    try:
-        signature.bind(*given.split(", "))
-    except TypeError:
-        mend = "" if artifact is not None else "; for a run(artifact, input) pass artifact= too"
-        raise DefinitionError(
-            f"run is called as run({given}) here, and its signature is {signature}{mend}"
-        ) from None
-
-
-def _check_seconds(seconds: Any) -> None:
-    if seconds is not None and not (isinstance(seconds, int | float) and 0 < seconds < math.inf):
-        raise DefinitionError(
-            f"run_timeout={shown(seconds, with_type=False)} cannot be used: it must be a finite number of "
-            "seconds above 0, or None for no limit"
-        )
 
 
 def _loaded(metric: Any, options: MetricOptions) -> tuple[str, list[Check], Metric | None]:

@@ -3,15 +3,18 @@
 import contextlib
 import difflib
 import math
+import threading
 from collections.abc import Iterable
 from typing import Any, Literal, TypedDict
 
 from .errors import DefinitionError
 from .score import shown
 
-__all__ = ["MetricOptions", "checked_options"]
+__all__ = ["MetricOptions", "checked_options", "checked_seconds"]
 
 MAX_TIMEOUT_SECONDS = 600.0
+# As long as Python can wait, and still reckon when that ends.
+_MOST_SECONDS = threading.TIMEOUT_MAX / 2
 
 
 class MetricOptions(TypedDict, total=False):
@@ -49,7 +52,7 @@ def checked_options(options: MetricOptions) -> dict[str, Any]:
         "failure_score": _checked_number("failure_score", given["failure_score"]),
         "success_threshold": _checked_threshold(given["success_threshold"], given["score_range"]),
         "memo": _checked_memo(given["memo"]),
-        "timeout": _checked_timeout(given["timeout"]),
+        "timeout": checked_seconds("timeout", given["timeout"], MAX_TIMEOUT_SECONDS),
         "stop_after": _checked_count("stop_after", given["stop_after"]),
         "max_failures_in_a_row": _checked_count("max_failures_in_a_row", given["max_failures_in_a_row"]),
         "copy_inputs": _checked_flag("copy_inputs", given["copy_inputs"]),
@@ -125,16 +128,21 @@ def _checked_memo(value: Any) -> Literal["rollout", "content"] | None:
     return value
 
 
-def _checked_timeout(value: Any) -> float | None:
+def checked_seconds(option: str, value: Any, most: float = _MOST_SECONDS) -> float | None:
+    """Check a limit in seconds.
+
+    Raises:
+        DefinitionError: It is no number above 0, or above `most`.
+    """
     if value is None:
         return None
-    if not isinstance(value, int | float) or not 0.0 < value <= MAX_TIMEOUT_SECONDS:
-        raise _option_error(
-            "timeout",
-            value,
-            "it must be a finite number of seconds, above 0 and at most 600; None for no limit",
-        )
-    return float(value)
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most:
+        return float(value)
+    raise _option_error(
+        option,
+        value,
+        f"it must be a finite number of seconds, above 0 and at most {most:.3g}; None for no limit",
+    )
 
 
 def _checked_count(option: str, value: object, at_least: int = 1) -> int | None:

@@ -616,11 +616,15 @@ def test_a_run_cannot_change_the_case():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"run": 5}, "run=5 cannot be used"),
-        ({"run": lambda artifact, input: "x"}, r"run is called as run\(input\).* pass artifact= too"),
-        ({"run": lambda input: "x", "artifact": "a"}, r"run is called as run\(artifact, input\)"),
+        ({"run": 5}, r"run is a function run\(input\); got 5"),
+        ({"run": lambda artifact, input: "x"}, r"run cannot be called as run\(input\).* pass artifact= too"),
+        ({"run": lambda input: "x", "artifact": "a"}, r"run cannot be called as run\(artifact, input\)"),
+        ({"run": lambda input, artifact: "x", "artifact": "a"}, "run gets the artifact first"),
+        ({"run": dspy.Predict("text -> label")}, r"(?s)got the DSPy program .* pass program_run\(program\)"),
         ({"artifact": "a"}, "artifact= was given without run="),
         ({"run": lambda input: "x", "run_timeout": 0}, "run_timeout=0 cannot be used"),
+        ({"run": lambda input: "x", "run_timeout": True}, "run_timeout=True cannot be used"),
+        ({"run": lambda input: "x", "run_timeout": 1e300}, r"at most 4\.61e\+09; None for no limit"),
         ({"time_out": 5}, "unknown option 'time_out'"),
         ({"metric_lm": 5}, "metric_lm=5 cannot be used"),
     ],

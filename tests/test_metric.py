@@ -534,6 +534,7 @@ HUGE = 10**400
         ({"timeout": INF}, "finite number"),
         ({"timeout": NAN}, "finite number"),
         ({"timeout": "60"}, "finite number"),
+        ({"timeout": True}, "finite number"),
         ({"timeout": HUGE}, "600"),
         ({"stop_after": 0}, "a whole number, at least 1, or None"),
         ({"stop_after": 2.5}, "a whole number, at least 1, or None"),
