@@ -9,6 +9,7 @@ Every error of this module is a `DataError` that begins with the place, such as 
 
 import csv
 import difflib
+import functools
 import io
 import itertools
 import json
@@ -24,7 +25,8 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, cast
 
-from skynet_adapters.errors import DataError
+from .errors import DataError
+from .score import shown
 
 __all__ = ["Case", "Split", "load_cases", "split"]
 
@@ -318,8 +320,8 @@ def _check_names(place: str, fields: Mapping[Any, Any]) -> None:
     for name in fields:
         if not isinstance(name, str):
             raise DataError(
-                f"{place}: the name {_shown(name)} is not text. Rename it, for example to {str(name)!r}; "
-                "metrics and programs ask for fields by text."
+                f"{place}: the name {_shown(name)} is not text. Rename it, for example to "
+                f"{_as_text(name)!r}; metrics and programs ask for fields by text."
             )
 
 
@@ -873,6 +875,9 @@ def _evenly(room: Mapping[str, int]) -> Iterator[str]:
 
 # --- Words for messages --------------------------------------------------------------------------
 
+# A type is named in the words of data files here.
+_shown = functools.partial(shown, with_type=False)
+
 
 def _described(value: object) -> str:
     """Name a value in the words of data files."""
@@ -882,9 +887,11 @@ def _described(value: object) -> str:
     return f"the {words.get(type(value), type(value).__name__)} {_shown(value)}"
 
 
-def _shown(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
+def _as_text(name: object) -> str:
+    try:
+        return str(name)
+    except Exception:  # of the user's own class
+        return type(name).__name__
 
 
 def _listed(names: Iterable[str], most: int = 20) -> str:

@@ -21,7 +21,7 @@ from .copies import kind_of
 from .errors import DefinitionError
 from .memo import content_key
 from .metric import Metric, ScoreFunction, as_metric
-from .options import MetricOptions
+from .options import MetricOptions, near_match
 from .score import clean_text, shown
 from .sibling_imports import PACKAGE_PREFIX, import_apart, plain_module
 
@@ -437,10 +437,8 @@ def _near_files(file: Path) -> str:
         names = [other.name for other in file.parent.iterdir() if other.suffix == ".py"]
     except OSError:
         return f", and no folder {file.parent}"
-    near = difflib.get_close_matches(file.name, names, n=1)
-    if near:
-        return f"; did you mean {near[0]}?"
-    return f"; relative paths begin at {Path.cwd()}" if not file.is_absolute() else ""
+    begins = f"; relative paths begin at {Path.cwd()}" if not file.is_absolute() else ""
+    return near_match(file.name, names) or begins
 
 
 def _place(file: Path, line: int | None) -> str:

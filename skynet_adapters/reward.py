@@ -1,6 +1,5 @@
 """`reward`: accuracy, run time and model cost blended into one score."""
 
-import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from .errors import DefinitionError, MetricReturnError
 from .measure import Observation, observation
+from .options import near_match
 from .score import parse_return, shown
 
 __all__ = ["RewardSpec", "reward"]
@@ -261,9 +261,9 @@ def _fault(place: tuple[int | str, ...], kind: str, given: object) -> str:
         return f"it has no weights; add {_WEIGHTS_EXAMPLE}"
     if kind == "extra_forbidden":
         kept = {"": RewardSpec, "weights": _Weights}.get(section, _Part).model_fields
-        near = difflib.get_close_matches(field, kept, n=1)
-        meant = f"did you mean {near[0]!r}? " if near else ""
-        return f"{name} is unknown; {meant}{section or 'the spec'} has {', '.join(kept)}"
+        return (
+            f"{name} is unknown{near_match(field, kept) or ';'} {section or 'the spec'} has {', '.join(kept)}"
+        )
     what = f"{name} is {shown(given)}; it must be"
     if section == "weights":
         return f"{what} a finite number, 0 or more"

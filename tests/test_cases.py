@@ -187,6 +187,16 @@ def test_names_that_are_not_text_are_refused_wherever_they_are_field_names() -> 
     assert refusal(pd.DataFrame({0: ["a"]}), input="0").startswith("row 1 of the DataFrame: the name 0")
 
 
+def test_what_cannot_be_shown_is_refused_like_anything_else() -> None:
+    class Unshown:
+        def __repr__(self) -> str:
+            raise ValueError("not now")
+
+    assert "the Unshown <Unshown instance at " in refusal([Unshown()])
+    assert "Rename it, for example to 'Unshown'" in refusal([{Unshown(): "a"}])
+    assert "input= is the Unshown <Unshown instance at " in refusal([{"text": "a"}], input=Unshown())
+
+
 def test_the_loaded_case_does_not_share_its_containers_with_the_given_record() -> None:
     record: dict[str, Any] = {"input": {"tags": ["a"]}, "expected": {"x": {"y": 1}}}
     case = load_cases([record])[0]

@@ -449,7 +449,7 @@ def test_a_path_that_is_no_metric_file_is_told_so(folder, tmp_path, monkeypatch)
     for wrong, said in [
         (path.parent, f"this is a folder; give the metric's file in it, such as {path}"),
         (tmp_path, "this is a folder; give the metric's file in it$"),
-        (path.with_name("metrik.py"), "there is no such file; did you mean metric.py"),
+        (path.with_name("metrik.py"), "there is no such file; did you mean 'metric.py'"),
         (path.parent / "nowhere" / "metric.py", "there is no such file, and no folder"),
         (path.with_suffix(".txt"), r"a metric is a Python file; give one whose name ends in \.py"),
     ]:
