@@ -15,9 +15,13 @@ from typing import Any, cast
 from .errors import DefinitionError
 from .score import clean_text, shown
 
-__all__ = ["Ask", "caller", "function_name", "hint", "is_async", "told", "without_partials"]
+__all__ = ["Ask", "ToldError", "caller", "function_name", "hint", "is_async", "told", "without_partials"]
 
 Ask = Callable[[Any, Any, Any], Any]  # (input, output, expected) -> what the user's function returns
+
+
+class ToldError(Exception):
+    """What a function did in another process, told there: a clause such as "raised ValueError: ..."."""
 
 
 def caller(score: Any, name: str) -> Ask:

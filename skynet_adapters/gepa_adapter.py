@@ -7,7 +7,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
@@ -37,6 +37,8 @@ def as_gepa_adapter(
     run_timeout: float | None = 60.0,
     include_expected: bool = False,
     executor: Executor | None = None,
+    run_isolation: Literal["process"] | None = None,
+    run_memory_limit_mb: float | None = None,
     metric_lm: Any = None,
     reflection_lm: Any = None,
     **options: Unpack[MetricOptions],
@@ -63,6 +65,11 @@ def as_gepa_adapter(
             memory, failures, and the caller's context. `run_timeout` holds there as here (the worker
             goes on, what hung runs on in it), and what no longer answers at all is given up 30 s later.
             A worker that dies fails its case. What `run` takes there is not measured.
+        run_isolation: `"process"`: `run` is called in worker processes, up to `max_workers` (`None`: 8, or
+            as many as there are CPUs), as `isolation` of `Metric` does with `score`, and never in the same
+            ones: a crash fails its case and no other, `run_timeout` kills, and no keys are there; `run`
+            asks models with `llm`. Other model calls are not measured. `None`: in threads here.
+        run_memory_limit_mb: As `memory_limit_mb` of `Metric`, for `run`.
         metric_lm: The model that `llm` asks inside of `score`, see `set_models`. `None`: what
             `models` or `set_models` chose.
         reflection_lm: The same, which `llm` asks where there is no metric model.
@@ -98,12 +105,17 @@ def as_gepa_adapter(
         >>> adapter.artifact(result.best_candidate)
         'Repeat it in capitals.'
     """
-    chosen = checked_models(metric_lm, reflection_lm)
-    return GepaAdapter(
-        Rollouts(metric_with(score, options, GEPA_OPTIONS), run, run_timeout, max_workers, executor, chosen),
-        artifact,
-        include_expected,
+    rollouts = Rollouts(
+        metric_with(score, options, GEPA_OPTIONS),
+        run,
+        run_timeout,
+        max_workers,
+        executor,
+        checked_models(metric_lm, reflection_lm),
+        run_isolation,
+        run_memory_limit_mb,
     )
+    return GepaAdapter(rollouts, artifact, include_expected)
 
 
 class GepaAdapter(Generic[A]):
@@ -161,7 +173,7 @@ class GepaAdapter(Generic[A]):
         return to_artifact(candidate, like=self._artifact)
 
     def close(self) -> None:
-        """End the threads that wait for a case; an adapter that is used again starts new ones."""
+        """End the threads and processes that wait for a case; a later case starts new ones."""
         self._rollouts.close()
 
     def evaluate(

@@ -5,7 +5,7 @@ Built around gepa 0.1.4. Where a line answers one of its quirks, a comment names
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any, Self, Unpack, cast
+from typing import Any, Literal, Self, Unpack, cast
 
 from .artifacts import TEXT_COMPONENT, Artifact, fault_in_parts, to_artifact, to_candidate
 from .errors import DataError, DefinitionError, MetricBroken, MetricError
@@ -28,6 +28,8 @@ def as_gepa_evaluator(
     run_timeout: float | None = 60.0,
     include_expected: bool = False,
     executor: Executor | None = None,
+    run_isolation: Literal["process"] | None = None,
+    run_memory_limit_mb: float | None = None,
     metric_lm: Any = None,
     reflection_lm: Any = None,
     **options: Unpack[MetricOptions],
@@ -52,6 +54,8 @@ def as_gepa_evaluator(
         run_timeout: As for `as_gepa_adapter`.
         include_expected: As for `as_gepa_adapter`.
         executor: As for `as_gepa_adapter`.
+        run_isolation: As for `as_gepa_adapter`; what `run` logs in another process is lost.
+        run_memory_limit_mb: As for `as_gepa_adapter`.
         metric_lm: As for `as_gepa_adapter`.
         reflection_lm: As for `as_gepa_adapter`.
         **options: Those of `Metric`; none are allowed beside a `Metric`.
@@ -81,6 +85,8 @@ def as_gepa_evaluator(
             max_workers,
             executor,
             checked_models(metric_lm, reflection_lm),
+            run_isolation,
+            run_memory_limit_mb,
         ),
         artifact,
         include_expected,
@@ -117,7 +123,7 @@ class GepaEvaluator:
         return f"<GepaEvaluator of {self.metric!r}>"
 
     def close(self) -> None:
-        """End the threads that wait for a case; an evaluator that is used again starts new ones."""
+        """End the threads and processes that wait for a case; a later case starts new ones."""
         self._rollouts.close()
 
     # `optimize_anything` passes the case by the name `example`, and only where there is that name.

@@ -6,7 +6,7 @@ Built around gepa 0.1.4.
 import dataclasses
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar, cast
 
 from gepa import api
 from gepa.core.data_loader import DataLoader
@@ -57,6 +57,8 @@ def optimize_artifact(
     run_timeout: float | None = 60.0,
     include_expected: bool = False,
     executor: Executor | None = None,
+    run_isolation: Literal["process"] | None = None,
+    run_memory_limit_mb: float | None = None,
     metric_lm: Any = None,
     **arguments: Any,
 ) -> OptimizedArtifact[A]:
@@ -78,6 +80,8 @@ def optimize_artifact(
         run_timeout: As for `as_gepa_adapter`.
         include_expected: As for `as_gepa_adapter`.
         executor: As for `as_gepa_adapter`.
+        run_isolation: As for `as_gepa_adapter`.
+        run_memory_limit_mb: As for `as_gepa_adapter`.
         metric_lm: The model that `llm` asks inside of `score`; `None`: what `models` or `set_models`
             chose, else `reflection_lm`.
         **arguments: Those of `gepa.optimize`, such as `max_metric_calls`, `run_dir`, `seed`, `logger`;
@@ -122,6 +126,8 @@ def optimize_artifact(
         run_timeout=run_timeout,
         include_expected=include_expected,
         executor=executor,
+        run_isolation=run_isolation,
+        run_memory_limit_mb=run_memory_limit_mb,
         metric_lm=metric_lm,
         reflection_lm=reflection,
         **cast("MetricOptions", options),

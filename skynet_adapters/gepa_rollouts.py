@@ -20,16 +20,27 @@ from .copies import protected
 from .deadline import end_idle_helpers, start
 from .errors import DefinitionError, MetricBroken, MetricError
 from .gepa_values import is_dspys
+from .isolated import RunProcesses, most_processes
 from .llm import Models, models
 from .measure import Observation, rollout, unmeasured
 from .metric import Metric
+from .options import checked_isolation, checked_memory_limit
 from .remote import Remote, checked_executor, not_run, ran_there
 from .score import Score, shown
 
 __all__ = ["GEPA_OPTIONS", "Job", "Raising", "Rollouts", "Trajectory", "artifact_itself"]
 
 # What adapter and evaluator take beside the options of `Metric`.
-GEPA_OPTIONS = ("max_workers", "run_timeout", "include_expected", "executor", "metric_lm", "reflection_lm")
+GEPA_OPTIONS = (
+    "max_workers",
+    "run_timeout",
+    "include_expected",
+    "executor",
+    "run_isolation",
+    "run_memory_limit_mb",
+    "metric_lm",
+    "reflection_lm",
+)
 # How many cases run at once when nothing is said: a thread each, and one more while it is judged.
 _MOST_WORKERS = 256
 # And how many at first, so that a metric which fails on everything is not paid a whole data set for.
@@ -75,6 +86,8 @@ class Rollouts:
         max_workers: Any,
         executor: Any = None,
         chosen: Models | None = None,
+        run_isolation: Any = None,
+        run_memory_limit_mb: Any = None,
     ) -> None:
         self.metric = metric
         self._models = chosen or Models()
@@ -84,6 +97,20 @@ class Rollouts:
         self._run = _checked_run(run)
         metric.begin_again()  # a run that this metric stopped is over
         self._executor = checked_executor(executor, run)
+        self._processes = self._checked_processes(run_isolation, run_memory_limit_mb, max_workers)
+
+    def _checked_processes(
+        self, isolation: Any, memory_limit_mb: Any, max_workers: Any
+    ) -> RunProcesses | None:
+        limit = checked_memory_limit("run_memory_limit_mb", memory_limit_mb, "run_isolation", isolation)
+        if checked_isolation("run_isolation", isolation) is None:
+            return None
+        if self._run is artifact_itself:
+            raise DefinitionError("run_isolation says where run is called, and there is no run; leave it out")
+        if self._executor is not None:
+            raise DefinitionError("run_isolation and executor both say where run is called; pass one of them")
+        self.max_workers = max_workers or most_processes()
+        return RunProcesses(self._run, self.max_workers, limit)
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy runs its cases itself. Models hold locks and keys.
@@ -106,8 +133,11 @@ class Rollouts:
             )
 
     def close(self) -> None:
-        """End the threads that wait for the next case; a case that comes later starts new ones."""
+        """End the threads and processes that wait for the next case; a later case starts new ones."""
         end_idle_helpers()
+        self.metric.close()
+        if self._processes is not None:
+            self._processes.end(busy=True)  # else after Ctrl-C they would go on until their time is over
 
     def __call__(self, jobs: Sequence[Job]) -> list[Trajectory]:
         """Give each job's trajectory, in order.
@@ -132,7 +162,7 @@ class Rollouts:
         return trajectory
 
     def _one(self, job: Job) -> Trajectory:
-        if self.run_timeout is None and self._executor is None:
+        if self._executor is None and (self.run_timeout is None or self._processes is not None):
             return self.judged(job, self.ran(job, _log_context()))
         (trajectory,) = _Batch(self, [job]).trajectories()
         return trajectory
@@ -142,7 +172,9 @@ class Rollouts:
         return None if self._executor is None else Remote(self._executor, self._run, self.run_timeout)
 
     def ran(self, job: Job, log: LogContext | None) -> Ran:
-        """Run one case in this thread."""
+        """Run one case in this thread, or in a process that it waits for."""
+        if self._processes is not None:
+            return self._processes.ran(job.artifact, job.input, self.run_timeout)
         # A copy, so that `run` cannot change the case.
         call = functools.partial(_logged, log, self._run, job.artifact, protected(job.input))
         with rollout() as measured:
@@ -159,6 +191,11 @@ class Rollouts:
         else:
             score = self.metric.program_failed(job.input, ran.fault)
         return Trajectory(job.input, ran.output, job.expected, score)
+
+    @property
+    def seconds_to_wait(self) -> float | None:
+        """How long a batch waits for a case that it has started; a process of its own is always heard of."""
+        return None if self._processes is not None else self.run_timeout
 
     def _observation(self, ran: Ran) -> Observation:
         if self._run is artifact_itself:
@@ -234,7 +271,7 @@ class _Batch:
             if self._done and (metric.is_on_trial or metric.broken() is not None):
                 return
             number = self._waiting.popleft()
-            seconds = self._rollouts.run_timeout
+            seconds = self._rollouts.seconds_to_wait
             deadline = None if seconds is None else time.monotonic() + seconds
             rollout = self._under_way[number] = _Rollout(number, self._jobs[number], deadline)
             if deadline is not None:

@@ -18,6 +18,9 @@ __all__ = ["llm", "models", "set_models"]
 
 Messages = list[dict[str, Any]]
 
+# In a worker process: asks the process that started it.
+elsewhere: Callable[[Messages], str] | None = None
+
 
 def llm(
     prompt: str | None = None,
@@ -56,6 +59,8 @@ def llm(
         ...     llm("Answer PASS or FAIL.", input="2 + 2 = 4")
         'PASS: 2 + 2 = 4'
     """
+    if elsewhere is not None and not any(model is not None for model in chosen_models()):
+        return elsewhere(_messages(prompt, input, images, messages))
     model, what = _asked()
     asked = _messages(prompt, input, images, messages)
     name = model_name(model)

@@ -26,6 +26,7 @@ __all__ = [
     "bill_of_judge",
     "end_judging",
     "observation",
+    "observation_now",
     "observed",
     "rollout",
     "service_cost",
@@ -181,6 +182,18 @@ def service_cost() -> ServiceCost:
         cached_calls=now.cached_calls,
         reason=now.reasons.get("cost_usd"),
     )
+
+
+def observation_now() -> Observation | None:
+    """Give the record of what is judged now without telling a metric that it is read; `None`: not measured.
+
+    Example:
+        >>> with observed(Observation(time_ms=812.0)):
+        ...     observation_now().time_ms
+        812.0
+    """
+    judged = _judged.get()
+    return None if judged is None else judged[0]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
-from typing import Any, Literal, Protocol, Self, Unpack, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, Unpack, cast
 
 from .copies import protected
 from .deadline import DeadlineExceededError, call_within, wait_within
@@ -20,13 +20,16 @@ from .errors import (
     ProgramFailedError,
 )
 from .failures import Failure, Failures, closing_warning
-from .function import Ask, caller, function_name, hint, is_async, told
+from .function import Ask, ToldError, caller, function_name, hint, is_async, told
 from .measure import Bill, Observation, begin_judging, end_judging
 from .memo import ContentMemo, RolloutMemo, content_key
 from .options import MetricOptions, checked_name, checked_options, near_match
 from .score import Score, clean_text, complete_scores, parse_return, shown
 from .stand_ins import Perfect, perfect_outputs
 from .stopping import StopRule
+
+if TYPE_CHECKING:
+    from .isolated import ScoreProcesses
 
 __all__ = ["Isolation", "Metric", "ScoreFunction", "as_metric", "isolations", "metric_with"]
 
@@ -101,6 +104,17 @@ class Metric:
         copy_inputs: Give the function copies, so that it cannot change what it judges. An object that
             both input and output hold arrives as two.
         max_feedback_chars: Longer texts are cut in the middle. `None`: never.
+        isolation: `"process"`: the function is called in worker processes, for code that may crash, hang
+            or eat the memory, such as code that a model has written. A crash fails its case and no
+            other; what takes longer than `timeout` is killed. A worker has the variables of the
+            environment that Python and the system need and no others, so no keys; `llm` asks this
+            process, on its bill, and `observation` gives the same record. It is no sandbox: files and
+            network are yours. Different there: what is kept in module globals is the worker's own, the
+            caller's context (`dspy.context`) is absent, and what the function is given and returns has
+            to be picklable. `None`: the function is called in this process.
+        memory_limit_mb: Megabytes of address space that a worker may take beyond what it has when the
+            function is loaded; needs `isolation` and Linux. Beyond it the function gets a
+            `MemoryError`. `None`: no limit.
 
     Attributes:
         failures: What went wrong, a `Failures`.
@@ -142,6 +156,8 @@ class Metric:
         max_failures_in_a_row: int | None = None,
         copy_inputs: bool = True,
         max_feedback_chars: int | None = 10_000,
+        isolation: Literal["process"] | None = None,
+        memory_limit_mb: float | None = None,
     ) -> None:
         if isinstance(score, Metric):
             self.__setstate__(score.__getstate__())
@@ -160,6 +176,8 @@ class Metric:
                 max_failures_in_a_row=max_failures_in_a_row,
                 copy_inputs=copy_inputs,
                 max_feedback_chars=max_feedback_chars,
+                isolation=isolation,
+                memory_limit_mb=memory_limit_mb,
             )
         )
         self._start(caller(score, self.name))
@@ -175,6 +193,7 @@ class Metric:
         self._limit = options.get("max_feedback_chars")
         self._is_async = is_async(self.score)
         self._inline = self._timeout is None or self._is_async
+        self._processes = _processes(self.score, self.name, options)
         self.failure_score = options["failure_score"]
         threshold = options.get("success_threshold")
         self.success_threshold = 1.0 if threshold is None else threshold
@@ -190,6 +209,11 @@ class Metric:
         self._warned: set[str] = set()
         self._model: str | None = None  # that the metric's own calls went to last
         weakref.finalize(self, closing_warning, self.name, self.failures)
+
+    def close(self) -> None:
+        """End the worker processes of `isolation="process"`; a call that comes later starts new ones."""
+        if self._processes is not None:
+            self._processes.end()
 
     def __getstate__(self) -> dict[str, Any]:
         """Keep function and options; locks, memories and counters stay behind."""
@@ -449,6 +473,8 @@ class Metric:
             raise
         except (MetricReturnError, ProgramFailedError) as error:  # the latter of another metric that it asks
             failure: MetricError = type(error)(*error.args)  # a copy, without the frames that hold the case
+        except ToldError as error:
+            failure = MetricError(f"metric {self.name!r} {error}")
         except DeadlineExceededError:
             failure = MetricTimeoutError(
                 f"metric {self.name!r} did not answer within {self._timeout:g} s; "
@@ -474,7 +500,7 @@ class Metric:
 
     def _answer(self, input: Any, output: Any, expected: Any) -> Any:
         """Call the user's function, with everything around it that protects the run."""
-        if self._copies:
+        if self._copies and self._processes is None:  # what goes to another process is a copy
             input, expected = protected(input), protected(expected)
             if type(output) is not str:
                 output = protected(output)
@@ -484,6 +510,8 @@ class Metric:
                 entered.append((isolation, isolation.enter(self, self._is_async)))
             with self._lock:
                 self._calls += 1
+            if self._processes is not None:
+                return self._processes.ask(input, output, expected, self._timeout)
             if self._inline:
                 returned, left = self._ask(input, output, expected), self._timeout
             else:
@@ -629,3 +657,11 @@ def _refuse_options(score: object, options: Mapping[str, object]) -> None:
             f"{score!r} has its options already; pass {', '.join(options)} where it is made, "
             "as in Metric(score, timeout=10), or pass the function itself here"
         )
+
+
+def _processes(score: Any, name: str, options: Mapping[str, Any]) -> "ScoreProcesses | None":
+    if options.get("isolation") is None:
+        return None
+    from .isolated import ScoreProcesses  # with what only this needs
+
+    return ScoreProcesses(score, name, options.get("memory_limit_mb"))

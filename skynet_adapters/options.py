@@ -3,6 +3,7 @@
 import contextlib
 import difflib
 import math
+import sys
 import threading
 from collections.abc import Iterable
 from typing import Any, Literal, TypedDict
@@ -31,6 +32,8 @@ class MetricOptions(TypedDict, total=False):
     max_failures_in_a_row: int | None
     copy_inputs: bool
     max_feedback_chars: int | None
+    isolation: Literal["process"] | None
+    memory_limit_mb: float | None
 
 
 def checked_options(options: MetricOptions) -> dict[str, Any]:
@@ -57,7 +60,41 @@ def checked_options(options: MetricOptions) -> dict[str, Any]:
         "max_failures_in_a_row": _checked_count("max_failures_in_a_row", given["max_failures_in_a_row"]),
         "copy_inputs": _checked_flag("copy_inputs", given["copy_inputs"]),
         "max_feedback_chars": _checked_count("max_feedback_chars", given["max_feedback_chars"], at_least=100),
+        "isolation": checked_isolation("isolation", given["isolation"]),
+        "memory_limit_mb": checked_memory_limit(
+            "memory_limit_mb", given["memory_limit_mb"], "isolation", given["isolation"]
+        ),
     }
+
+
+def checked_isolation(option: str, value: Any) -> Literal["process"] | None:
+    """Check an option that says where a function is called.
+
+    Raises:
+        DefinitionError: It is neither "process" nor `None`.
+    """
+    if value not in (None, "process"):
+        raise _option_error(option, value, 'it must be "process" or None')
+    return value
+
+
+def checked_memory_limit(option: str, value: Any, isolation_option: str, isolation: object) -> float | None:
+    """Check a limit in megabytes, which only a process of its own can have.
+
+    Raises:
+        DefinitionError: It is no number above 0, there is no such process, or no such limit on this system.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise _option_error(option, value, "it must be a number of megabytes, above 0, or None")
+    if isolation is None:
+        raise _option_error(option, value, f'it needs {isolation_option}="process"')
+    if sys.platform != "linux":
+        raise _option_error(
+            option, value, f"only Linux holds a process to it, and this is {sys.platform}; leave it out"
+        )
+    return value
 
 
 def near_match(name: str, known: Iterable[str]) -> str:
