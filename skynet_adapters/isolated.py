@@ -194,7 +194,7 @@ class RunProcesses:
             raise called.outcome.error
         ran: Ran = called.outcome.value
         if ran.fault is not None:
-            ran = ran._replace(fault=self._processes.with_limit(called.outcome, ran.fault))
+            ran = ran._replace(fault=f"{self._processes.with_limit(called.outcome, ran.fault).rstrip('.')}.")
         time_ms = called.seconds * 1e3  # without the wait for a worker
         if called.asked:
             return ran._replace(observation=dataclasses.replace(measured.observation(), time_ms=time_ms))

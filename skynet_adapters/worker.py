@@ -343,8 +343,11 @@ class _Parent:
         self._send(pickle.dumps((kind, *what)))
 
     def _send(self, message: bytes) -> None:
-        with self._sending:
-            self._connection.send_bytes(message)
+        try:
+            with self._sending:
+                self._connection.send_bytes(message)
+        except OSError:  # the function has closed it, or the parent is gone
+            os._exit(1)
 
     def give(self, outcome: Outcome, work: Work) -> None:
         """Send what became of a call, or say why that cannot be sent."""
