@@ -8,7 +8,7 @@ STAMP := .venv/.installed
 # LiteLLM, which DSPy imports, otherwise asks the network for its price list at every import.
 export LITELLM_LOCAL_MODEL_COST_MAP := True
 
-EXTRAS := optimizers data notebook test dev
+EXTRAS := optimizers data isolation notebook test dev
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench lock clean

@@ -280,6 +280,28 @@ def bench_timeout(quick: bool) -> Iterator[Row]:
     yield from single_calls("metric call, default time-out", metric, None, repeats, clock=time.perf_counter)
 
 
+def bench_isolation(quick: bool) -> Iterator[Row]:
+    """Time one scoring call in a worker process, against one on a helper thread."""
+    isolated, threaded = as_dspy_metric(score, isolation="process"), as_dspy_metric(score)
+    with no_collector():
+        ours, baseline = in_turn(
+            20 if quick else 100,
+            lambda: microseconds(isolated, "A", time.perf_counter),
+            lambda: microseconds(threaded, "A", time.perf_counter),
+        )
+    must(len(isolated.metric.failures) == 0, "a call failed")
+    isolated.metric.close()
+    yield Row(
+        "metric call in a process, more than on a thread",
+        ours,
+        baseline,
+        "us",
+        500.0,
+        "difference",
+        best=True,
+    )
+
+
 # --- whole runs ------------------------------------------------------------------------------------
 
 
@@ -535,6 +557,7 @@ BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "call": bench_call,
     "feedback": bench_feedback,
     "timeout": bench_timeout,
+    "isolation": bench_isolation,
     "gepa": bench_gepa,
     "adapter": bench_adapter,
     "optimize": bench_optimize,
