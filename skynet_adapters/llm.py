@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import json
 import sys
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple, cast
 
