@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +34,8 @@ import gepa_runs
 from models import NoModel, answerer, examples, model, reflector
 
 from skynet_adapters import as_dspy_metric, as_gepa_adapter, measuring
+from skynet_adapters.redaction import redacted
+from skynet_adapters.score import sendable
 
 T = TypeVar("T")
 
@@ -302,6 +305,22 @@ def bench_isolation(quick: bool) -> Iterator[Row]:
     )
 
 
+def bench_redaction(quick: bool) -> Iterator[Row]:
+    """Time the search for credentials in a feedback, which every judgement goes through."""
+    usual = "Expected 'billing', got 'other'. The message mentions a charge."
+    for what, text in (
+        ("", usual),
+        (" that speaks of keys", "The key 'total' is missing: token 5."),
+        (" of 2,000 characters", usual * 32),
+    ):
+
+        def seconds(look: Callable[[str], str], text: str = text) -> float:
+            return timeit.timeit(lambda: look(text), number=200) / 200 * 1e6
+
+        ours, baseline = in_turn(100 if quick else 500, lambda: seconds(redacted), lambda: seconds(sendable))
+        yield Row(f"redaction of a feedback{what}", ours, baseline, "us", None, "difference", best=True)
+
+
 # --- whole runs ------------------------------------------------------------------------------------
 
 
@@ -555,6 +574,7 @@ def bench_import(quick: bool) -> Iterator[Row]:
 
 BENCHMARKS: dict[str, Callable[[bool], Iterator[Row]]] = {
     "call": bench_call,
+    "redaction": bench_redaction,
     "feedback": bench_feedback,
     "timeout": bench_timeout,
     "isolation": bench_isolation,

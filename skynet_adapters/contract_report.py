@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from .redaction import redacted
+
 __all__ = ["Check", "ContractReport", "Status"]
 
 Status = Literal["passed", "warned", "failed", "not tried"]
@@ -36,6 +38,10 @@ class Check:
     status: Status
     seen: str
     mend: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seen", redacted(self.seen))
+        object.__setattr__(self, "mend", redacted(self.mend))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,8 @@ score of 0, so that a run with a broken metric would look like a run that succee
 Each message names what is wrong, shows what was given and says what to do about it.
 """
 
+from .redaction import redacted
+
 __all__ = [
     "DataError",
     "DefinitionError",
@@ -31,7 +33,10 @@ __all__ = [
 
 
 class SkynetAdaptersError(Exception):
-    """Root of every ordinary error of this package."""
+    """Root of every ordinary error of this package; a credential in its message is hidden."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*_redacted_texts(args))
 
 
 class DefinitionError(SkynetAdaptersError):
@@ -65,3 +70,10 @@ class MetricBroken(BaseException):
 
     A `BaseException`: DSPy 3.4.1 turns every `Exception` of a metric into a score of 0.
     """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*_redacted_texts(args))
+
+
+def _redacted_texts(args: tuple[object, ...]) -> list[object]:
+    return [redacted(arg) if isinstance(arg, str) else arg for arg in args]

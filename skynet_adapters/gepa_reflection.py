@@ -10,7 +10,8 @@ from .errors import DefinitionError, SkynetAdaptersError
 from .gepa_values import defused
 from .loaded import is_dspys
 from .model_answer import MEND_OF_NO_TEXT, called, model_name, text_of
-from .score import clean_text, shown
+from .redaction import hide_keys_of, redacted
+from .score import sendable, shown
 
 __all__ = ["ReflectionLM", "as_reflection_lm", "noted_failures"]
 
@@ -86,6 +87,7 @@ class ReflectionLM:
 
     def __init__(self, model: Any) -> None:
         self._model = model
+        hide_keys_of(model)
         self.name = model_name(model)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -121,9 +123,12 @@ class ReflectionLM:
             self._note(message)
             raise SkynetAdaptersError(message)
         try:
-            answer = self._ask(clean_text(prompt) if isinstance(prompt, str) else prompt)
+            answer = self._ask(sendable(prompt) if isinstance(prompt, str) else prompt)
         except Exception as error:
-            self._note(f"the reflection model {self.name!r} raised {type(error).__name__}: {error}")
+            message = f"the reflection model {self.name!r} raised {type(error).__name__}: {error}"
+            self._note(message)
+            if redacted(message) != message:  # GEPA writes into its own log what is raised
+                raise SkynetAdaptersError(message) from None
             raise
         text = text_of(answer)
         if not isinstance(text, str) or not text.strip():
@@ -135,13 +140,13 @@ class ReflectionLM:
             raise SkynetAdaptersError(message)
         # An object of a local class cannot be pickled with the candidates, and a lone surrogate ends the run
         # in GEPA's log file (gepa 0.1.4).
-        return defused(clean_text(str.__str__(text)))
+        return defused(sendable(str.__str__(text)))
 
     def _note(self, message: str) -> None:
         _log.warning("%s", message)
         noted = noted_failures.get()
         if noted is not None:
-            noted.append(message)
+            noted.append(redacted(message))
 
     def _ask(self, prompt: str | list[dict[str, Any]]) -> Any:
         return called(self._model, prompt)

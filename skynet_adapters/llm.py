@@ -12,7 +12,8 @@ from .errors import DefinitionError, MetricError
 from .images import image_url
 from .measure import Bill, ModelCall, bill_of_judge
 from .model_answer import MEND_OF_NO_TEXT, called, model_name, text_of
-from .score import clean_text, shown
+from .redaction import hide_keys_of
+from .score import sendable, shown
 
 __all__ = ["llm", "models", "set_models"]
 
@@ -156,6 +157,7 @@ def checked_models(metric_lm: Any = None, reflection_lm: Any = None) -> Models:
                 f"{option}={shown(model, with_type=False)} cannot be used: it must be a dspy.LM, a model's "
                 'name such as "openai/gpt-4.1-mini", or a function of a list of messages that gives a text'
             )
+        hide_keys_of(model)
     return Models(metric_lm, reflection_lm)
 
 
@@ -218,7 +220,7 @@ def _messages(
 def _message(role: str, content: Any, urls: Iterable[str] = ()) -> dict[str, Any]:
     if content is not None and not isinstance(content, str):
         content = json.dumps(content, ensure_ascii=False, default=str)
-    text = clean_text(content or "")  # a lone surrogate cannot be sent
+    text = sendable(content or "")  # a lone surrogate cannot be sent
     parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     if not parts:
         return {"role": role, "content": text}

@@ -17,6 +17,7 @@ import cloudpickle
 from .attempt import Ran, attempt
 from .deadline import call_within
 from .errors import DefinitionError
+from .redaction import hide_keys_of
 from .score import clean_text, shown
 
 __all__ = ["Remote", "checked_executor", "not_run", "ran_there", "run_there"]
@@ -107,6 +108,7 @@ def _current_lm() -> Any:
     """Find the model that is set for DSPy here; its keys travel with it."""
     dspy: Any = sys.modules.get("dspy")
     lm = None if dspy is None else dspy.settings.lm
+    hide_keys_of(lm)
     try:
         _pickle.dumps(lm)
     except Exception as error:

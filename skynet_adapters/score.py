@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeGuard, cast
 
 from .copies import protected
 from .errors import MetricError, MetricReturnError
+from .redaction import redacted
 
 __all__ = ["Score", "parse_return"]
 
@@ -19,7 +20,28 @@ _SHAPE = (
 _MAX_INFO_CHARS = 5_000
 _EMPTY = "The metric gave no feedback text."
 
-_short = reprlib.Repr()
+
+_WHOLE_CHARS = 2_000
+
+
+class _Short(reprlib.Repr):
+    """Hides credentials before a text is cut: of half a key nobody knows what it was."""
+
+    def repr_str(self, x: str, level: int) -> str:
+        text = str.__str__(x)
+        if len(text) > 4 * _WHOLE_CHARS:  # all that will be shown is within
+            text = text[:_WHOLE_CHARS] + text[-_WHOLE_CHARS:]
+        return super().repr_str(redacted(text), level)
+
+    def repr_instance(self, x: Any, level: int) -> str:
+        try:
+            text = redacted(repr(x))
+        except Exception:
+            return super().repr_instance(x, level)
+        return text if len(text) <= self.maxother else f"{text[:58]}...{text[-59:]}"
+
+
+_short = _Short()
 _short.maxstring = _short.maxother = 120
 _short.maxlevel = 3
 
@@ -162,9 +184,9 @@ def _own(item: Any) -> Any:
 
 
 def clean_text(text: str, limit: int | None = None) -> str:
-    r"""Make a text safe to send and store, and cut it in the middle when it is longer than `limit`.
+    r"""Make a text safe to show and store, and cut it in the middle when it is longer than `limit`.
 
-    Lone surrogates and NULs become U+FFFD: JSON encoders, databases and model servers refuse them.
+    Credentials are hidden, see `redacted`, and what cannot be sent is replaced, see `sendable`.
 
     Example:
         >>> clean_text("a\ud800b") == "a\ufffdb"
@@ -174,8 +196,21 @@ def clean_text(text: str, limit: int | None = None) -> str:
     """
     if type(text) is not str:  # of the user's own, with whatever it holds besides
         text = str.__str__(text)
+    text = redacted(text)
     if limit is not None and len(text) > limit:
         text = _cut(text, limit)
+    return sendable(text)
+
+
+def sendable(text: str) -> str:
+    r"""Replace what cannot be sent or stored: lone surrogates and NULs, by U+FFFD.
+
+    JSON encoders, databases and model servers refuse them.
+
+    Example:
+        >>> sendable("a\ud800b") == "a\ufffdb"
+        True
+    """
     if not text.isascii():
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if "\0" in text:
