@@ -267,7 +267,7 @@ def test_a_model_that_does_not_answer_does_not_outlast_the_time_out(isolated):
     def score(input, output, expected=None):
         return 1.0, {"feedback": llm("Right?")}
 
-    metric = isolated(score, timeout=1)
+    metric = isolated(score, timeout=2)
     with models(metric_lm=lambda messages: str(release.wait(60))):
         assert isinstance(metric.score_case({}, "a").error, MetricTimeoutError)
         release.set()
@@ -650,11 +650,11 @@ def test_runs_are_killed_when_their_time_is_over_and_what_they_give_has_to_trave
     def score(input, output, expected=None):
         return RIGHT
 
-    options = {"artifact": "a", "run_isolation": "process", "run_timeout": 1.0, "max_workers": 2}
+    options = {"artifact": "a", "run_isolation": "process", "run_timeout": 2.0, "max_workers": 2}
     with as_gepa_adapter(score, run, **options) as adapter:
         batch = adapter.evaluate(CASES[:5], adapter.seed_candidate, capture_traces=True)
     said = [trajectory.score.feedback for trajectory in batch.trajectories]
-    assert "It did not answer within 1 s." in said[0]
+    assert "It did not answer within 2 s." in said[0]
     assert "Its output cannot be sent back from its process" in said[1]
     assert "It raised ValueError: no such tool (test_isolation.py, line" in said[2]
     assert "It raised KeyboardInterrupt" in said[3]
