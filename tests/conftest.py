@@ -4,6 +4,7 @@ import atexit
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -26,6 +27,14 @@ def _fresh_dspy_settings() -> Iterator[None]:
     """Each test sees DSPy as it is after import."""
     with dspy.context(lm=None, trace=[], callbacks=[], track_usage=False):
         yield
+
+
+@pytest.fixture
+def released() -> Iterator[threading.Event]:
+    """What hangs in a test hangs until this is set, a minute at most."""
+    event = threading.Event()
+    yield event
+    event.set()
 
 
 @pytest.fixture

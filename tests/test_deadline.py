@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import gc
 import os
 import subprocess
 import sys
@@ -11,7 +10,6 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,29 +22,11 @@ from skynet_adapters.deadline import (
     start,
     wait_within,
 )
+from tests.waiting import PATIENCE, eventually
 
-PATIENCE = 30.0  # a bound for what ought to take milliseconds, on any machine
 SOON = 10.0  # a bound for what is given up after a fraction of a second
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
-
-
-@pytest.fixture
-def released() -> Iterator[threading.Event]:
-    """What hangs in a test hangs until this is set, a minute at most."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-def eventually(condition: Callable[[], Any]) -> bool:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        gc.collect()
-        time.sleep(0.01)
-    return True
 
 
 def run_script(script: str) -> subprocess.CompletedProcess[str]:

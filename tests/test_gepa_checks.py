@@ -254,10 +254,14 @@ def optimized(folder, metric=score, **others):
 def test_a_run_is_resumed_with_the_same_metric_only(tmp_path):
     folder = str(tmp_path / "new" / "run")
     optimized(folder)
-    assert optimized(folder, Metric(score), max_metric_calls=60).best_candidate == {"artifact": RULE}
+    # The first run's artifact: no later run could find it by itself.
+    resumed = {"reflection_lm": as_reflection_lm(lambda prompt: "Guess again.")}
+    assert optimized(folder, Metric(score), max_metric_calls=60, **resumed).best_candidate == {
+        "artifact": RULE
+    }
     with pytest.raises(DefinitionError, match=r"run' was begun with another metric .* take a new folder"):
         optimized(folder, stricter)
-    assert optimized(folder, max_metric_calls=90).best_candidate == {"artifact": RULE}
+    assert optimized(folder, max_metric_calls=90, **resumed).best_candidate == {"artifact": RULE}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from fractions import Fraction
@@ -282,13 +282,6 @@ def ask(
     seconds: float | None = PATIENCE,
 ) -> tuple[Any, bool]:
     return memo.get_or_compute(key, compute, keep=lambda value: keep, wait=wait, seconds=seconds)
-
-
-@pytest.fixture
-def released() -> Iterator[threading.Event]:
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 def test_a_value_is_computed_once_and_then_remembered():

@@ -47,8 +47,8 @@ from skynet_adapters import (
 )
 from skynet_adapters import metric as metric_module
 from skynet_adapters.metric import as_metric
+from tests.waiting import PATIENCE, eventually
 
-PATIENCE = 30.0  # a bound for what ought to take milliseconds, on any machine
 SOON = 10.0  # a bound for what is given up after a fraction of a second
 HANG = 60.0  # how long a hang lasts
 
@@ -66,24 +66,6 @@ def failing(input: Any, output: Any, expected: Any = None) -> Any:
 
 def said(*seen: Any) -> Any:
     return 1.0, {"feedback": "|".join(map(str, seen))}
-
-
-@pytest.fixture
-def released() -> Iterator[threading.Event]:
-    """What hangs in a test hangs until this is set, a minute at most."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-def eventually(condition: Callable[[], Any]) -> bool:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        if time.monotonic() > end:
-            return False
-        gc.collect()
-        time.sleep(0.01)
-    return True
 
 
 def run_script(script: str, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
