@@ -142,13 +142,12 @@ def _loaded(metric: Any, options: MetricOptions) -> tuple[str, list[Check], Metr
         name = str(getattr(score, "__name__", None) or type(score).__name__)
         why, _, mend = str(error).rpartition("; ")
         return name, [loads, _failed("Signature", why or mend, mend if why else "")], None
-    state = made.__getstate__()
     # Every call of a trial is made, counted here alone, and stops nothing.
-    own = state["options"] | {"memo": None, "stop_after": None, "max_failures_in_a_row": None}
+    own: dict[str, Any] = made.options | {"memo": None, "stop_after": None, "max_failures_in_a_row": None}
     return (
         made.name,
         [loads, Check("Signature", "passed", _signature(made.score))],
-        Metric(state["score"], **own),
+        Metric(made.score, **own),
     )
 
 

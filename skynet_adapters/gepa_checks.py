@@ -14,10 +14,11 @@ from gepa import api
 from gepa.core.data_loader import ensure_loader
 from gepa.core.state import FrontierType
 
+from .digests import digest
 from .errors import DataError, DefinitionError, SkynetAdaptersError
 from .gepa_adapter import GepaAdapter
 from .gepa_cases import GepaDataset, input_and_expected
-from .gepa_folder import digest, faults_of_folder, keep_facts, warn_of_used_budget
+from .gepa_folder import faults_of_folder, keep_facts, warn_of_used_budget
 from .load import fingerprint
 from .loaded import is_dspys
 from .memo import content_key
@@ -263,7 +264,7 @@ def _warn_of_scale(adapter: GepaAdapter[Any], arguments: Mapping[str, Any]) -> N
     if not arguments.get("skip_perfect_score", True) or not isinstance(perfect, int | float):
         return
     metric = adapter.metric
-    if metric.__getstate__()["options"].get("score_range") is not None:
+    if metric.options["score_range"] is not None:
         if perfect > 1:
             _log.warning(
                 "perfect_score=%g is never reached, since score_range normalises scores to 0..1", perfect
@@ -294,12 +295,12 @@ def _warn_of_scale(adapter: GepaAdapter[Any], arguments: Mapping[str, Any]) -> N
 def _facts(metric: Metric, arguments: Mapping[str, Any]) -> dict[str, str]:
     facts = {
         "metric": fingerprint(metric),
-        "seed_candidate": digest([json.dumps(arguments["seed_candidate"]).encode()]),
+        "seed_candidate": digest([json.dumps(arguments["seed_candidate"]).encode()], 16).hex(),
         "frontier_type": str(arguments.get("frontier_type", "instance")),
     }
     valset = arguments.get("valset")
     cases = _every_case(_loader(arguments["trainset"] if valset is None else valset))
     keys = [content_key(*input_and_expected(case)) for case in cases]
     if None not in keys:  # what holds a lock or a client has no content that another process knows again
-        facts["valset"] = digest(cast("list[bytes]", keys))
+        facts["valset"] = digest(cast("list[bytes]", keys), 16).hex()
     return facts

@@ -3,11 +3,10 @@
 Built around gepa 0.1.4.
 """
 
-import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,7 +16,7 @@ from .errors import DefinitionError
 from .load import fingerprint
 from .metric import Metric, ScoreFunction, as_metric
 
-__all__ = ["RUN_FILE", "check_run_dir", "digest", "faults_of_folder", "keep_facts", "warn_of_used_budget"]
+__all__ = ["RUN_FILE", "check_run_dir", "faults_of_folder", "keep_facts", "warn_of_used_budget"]
 
 _log = logging.getLogger("skynet_adapters")
 
@@ -68,14 +67,6 @@ def check_run_dir(metric: ScoreFunction | Metric, directory: str | os.PathLike[s
     for fault in faults_of_folder(Path(directory), facts):
         raise DefinitionError(fault)
     keep_facts(Path(directory), facts)
-
-
-def digest(parts: Iterable[bytes]) -> str:
-    """Digest some contents to a short text."""
-    made = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        made.update(len(part).to_bytes(8, "big") + part)
-    return made.hexdigest()
 
 
 def faults_of_folder(folder: Path, facts: Mapping[str, str]) -> list[str]:

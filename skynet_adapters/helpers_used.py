@@ -3,13 +3,12 @@
 import builtins
 import contextlib
 import inspect
-import sysconfig
 from collections.abc import Iterator
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from .function import without_partials
+from .installed import is_installed
 
 __all__ = ["helpers_used"]
 
@@ -48,24 +47,13 @@ def helpers_used(score: Any) -> frozenset[str]:
                 found.add(thing.__name__)
                 continue
             function = _function_of(thing)
-            if function is None or (thing is not score and _is_of_a_package(function)):
+            if function is None or (thing is not score and is_installed(function.__code__.co_filename)):
                 continue
             names = _names(function.__code__)
             if "skynet" in names:  # imported in the function, or the module itself
                 found |= names & _HELPERS
             waiting += _referred(function, names)
     return frozenset(found)
-
-
-def _is_of_a_package(function: FunctionType) -> bool:
-    file = Path(function.__code__.co_filename)
-    return any(file.is_relative_to(folder) for folder in _PACKAGES)
-
-
-_PACKAGES = (
-    Path(__file__).parent,
-    *(Path(sysconfig.get_path(kind)) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
-)
 
 
 def _is_helper(thing: Any) -> bool:

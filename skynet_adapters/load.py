@@ -9,16 +9,16 @@ import inspect
 import itertools
 import os
 import re
-import sysconfig
 import traceback
 from collections.abc import Iterable, Iterator
-from hashlib import blake2b
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any, Unpack, cast
 
 from .copies import kind_of
+from .digests import digest
 from .errors import DefinitionError
+from .installed import is_installed
 from .memo import content_key
 from .metric import Metric, ScoreFunction, as_metric
 from .options import MetricOptions, near_match
@@ -52,16 +52,13 @@ def fingerprint(score: ScoreFunction | Metric) -> str:
         >>> fingerprint(score) == fingerprint(score), fingerprint(Metric(score)) == strict
         (True, False)
     """
-    digest = blake2b(digest_size=16)
     try:
-        for part in _parts(score, {}):
-            digest.update(len(part).to_bytes(8, "big") + part)
+        return digest(_parts(score, {}), 16).hex()
     except RecursionError:
         raise DefinitionError(
             f"the metric {shown(score)} holds something that goes on without end, such as a Mock; "
             "what it is made of cannot be told"
         ) from None
-    return digest.hexdigest()
 
 
 # What was met already, by id; the objects are kept, since the id of one that is gone is used again.
@@ -94,7 +91,7 @@ def _parts(thing: Any, seen: _Seen) -> Iterator[bytes]:
         return
     seen[id(thing)] = thing
     if isinstance(thing, Metric):
-        options = thing.__getstate__()["options"]
+        options = thing.options
         yield from _value({name: options[name] for name in _DECIDING_OPTIONS}, seen)
         yield from _parts(thing.score, seen)
     elif inspect.isbuiltin(thing):
@@ -104,7 +101,7 @@ def _parts(thing: Any, seen: _Seen) -> Iterator[bytes]:
     elif inspect.ismethod(thing):
         yield from _parts(thing.__func__, seen)
         yield from _value(thing.__self__, seen)
-    elif inspect.isfunction(thing) and _is_installed(thing.__code__.co_filename):
+    elif inspect.isfunction(thing) and is_installed(thing.__code__.co_filename):
         yield f"{plain_module(thing.__module__)}.{thing.__qualname__}".encode()
     elif inspect.isfunction(thing):
         yield from _code(thing.__code__, seen)
@@ -209,17 +206,6 @@ def _code(code: CodeType, seen: _Seen) -> Iterator[bytes]:
             yield from _code(constant, seen)
         else:
             yield from _value(constant, seen)
-
-
-def _is_installed(name: str) -> bool:
-    """Tell whether a file belongs to Python, an installed package or this one, and so to no metric."""
-    return any(Path(name).is_relative_to(folder) for folder in _INSTALLED)
-
-
-_INSTALLED = (
-    *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
-    str(Path(__file__).parent),
-)
 
 
 def _files(name: str) -> Iterator[bytes]:
@@ -397,7 +383,7 @@ def _what_it_raised(file: Path, error: BaseException) -> str:
         return f"{place}: this is not valid Python ({error.msg}){': ' if text else ''}{text}{imported}"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".py")]
     own = [frame for frame in frames if Path(frame.filename).is_relative_to(file.parent)]
-    inside = [frame for frame in own if not _is_installed(frame.filename)]
+    inside = [frame for frame in own if not is_installed(frame.filename)]
     frame = inside[-1] if inside else None
     place = _place(Path(frame.filename), frame.lineno) if frame else str(file)
     line = f" at `{frame.line}`" if frame and frame.line else ""

@@ -18,10 +18,10 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from decimal import Decimal
-from hashlib import blake2b
 from typing import Any, Generic, TypeVar, cast
 
 from .copies import kind_of
+from .digests import digest
 from .sibling_imports import plain_module
 
 __all__ = ["ContentMemo", "RolloutMemo", "content_key"]
@@ -246,7 +246,4 @@ def _of_a_library(kind: Any, value: Any) -> list[Any] | None:
 
 def _hashed(kind: Any, parts: list[bytes]) -> bytes:
     name = f"{plain_module(kind.__module__)}.{kind.__qualname__}"  # the same however often a file is loaded
-    whole = blake2b(name.encode(), digest_size=32)
-    for part in parts:
-        whole.update(len(part).to_bytes(8, "big") + part)
-    return whole.digest()
+    return digest(parts, 32, start=name.encode())

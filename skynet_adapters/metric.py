@@ -232,6 +232,11 @@ class Metric:
         return self._calls
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The options that it was made with, name to value; a copy."""
+        return dict(self._options)
+
+    @property
     def timeout(self) -> float | None:
         """Seconds that one call may take."""
         return self._timeout

@@ -583,6 +583,14 @@ def test_an_unknown_option_with_no_near_one_is_refused_in_whole_sentences():
     assert "unknown option 'colour'. There are: " in refusal(lambda: as_metric(exact, colour="red"))
 
 
+def test_the_options_can_be_read_and_not_changed():
+    metric = Metric(exact, score_range=(0, 2), score_names=["a"])
+    assert (metric.options["score_range"], metric.options["score_names"]) == ((0.0, 2.0), ("a",))
+    metric.options["score_range"] = None
+    assert metric.score_case({}, "L", {"label": "L"}).value == 0.5
+    assert Metric(exact, **metric.options).options == metric.options
+
+
 def test_the_defaults_are_those_of_the_documentation():
     metric = Metric(exact)
     assert (metric.timeout, metric.failure_score, metric.success_threshold) == (60.0, 0.0, 1.0)
