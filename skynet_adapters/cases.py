@@ -44,9 +44,9 @@ _LIKELY_EXPECTED = ("expected", "label", "labels", "category", "answer", "target
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Hold one case: what goes in and, where it is known, what should come out.
+    """One case: what goes in and, where it is known, what should come out.
 
-    Args:
+    Attributes:
         id: Text that is unique within its data set.
         input: The input's fields by name.
         expected: The expected value's fields by name; `None` when the case has none.
@@ -129,9 +129,9 @@ def load_cases(
 
 
 class Split(NamedTuple, Generic[_T]):
-    """Hold the three parts of a data set.
+    """The three parts of a data set.
 
-    Args:
+    Attributes:
         train: What an optimiser learns from.
         val: What it chooses between candidates by.
         test: What nobody looks at until the end.

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from gepa.optimize_anything import LogContext, get_log_context, set_log_context
 
+from . import measure
 from .attempt import Ran, attempt, too_late
 from .copies import protected
 from .deadline import end_idle_helpers, start
@@ -22,7 +23,7 @@ from .errors import DefinitionError, MetricBroken, MetricError
 from .gepa_values import is_dspys
 from .isolated import RunProcesses, most_processes
 from .llm import Models, models
-from .measure import Observation, rollout, unmeasured
+from .measure import Observation, unmeasured
 from .metric import Metric
 from .options import checked_isolation, checked_memory_limit
 from .remote import Remote, checked_executor, not_run, ran_there
@@ -177,7 +178,7 @@ class Rollouts:
             return self._processes.ran(job.artifact, job.input, self.run_timeout)
         # A copy, so that `run` cannot change the case.
         call = functools.partial(_logged, log, self._run, job.artifact, protected(job.input))
-        with rollout() as measured:
+        with measure.rollout() as measured:
             ran = attempt(self._run, call, self.run_timeout)
         return ran._replace(observation=measured.observation())
 
