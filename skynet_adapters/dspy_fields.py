@@ -12,6 +12,7 @@ from typing import Any, cast
 import dspy
 
 from .errors import DataError, DefinitionError
+from .example_fields import inputs_and_labels
 from .score import shown
 
 __all__ = ["BESIDE_THE_ANSWER", "Fields", "fields_of", "input_and_labels", "input_keys", "reader"]
@@ -34,14 +35,7 @@ def input_and_labels(gold: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
     fields, keys = fields_of(gold), input_keys(gold)
     if keys is None:
         return dict(fields), None
-    inputs: dict[str, Any] = {}
-    labels: dict[str, Any] = {}
-    for name, value in fields.items():
-        if name in keys:
-            inputs[name] = value
-        elif name[:5] != "dspy_":
-            labels[name] = value
-    return inputs, labels or None
+    return inputs_and_labels(fields, keys)
 
 
 def reader(option: str, fields: Any, always_dict: bool = False) -> Callable[[Any], Any] | None:

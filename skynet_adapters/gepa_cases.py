@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from .cases import Case
 from .errors import DataError
+from .example_fields import inputs_and_labels
 from .gepa_values import is_mapping
 from .loaded import is_dspys
 from .memo import content_key
@@ -151,5 +152,4 @@ def _example_parts(example: Any) -> tuple[dict[str, Any], dict[str, Any] | None]
         raise DataError(
             f"an example with the fields {list(fields)} has no inputs set; call .with_inputs(...) on it"
         )
-    labels = {name: value for name, value in fields.items() if name not in keys and name[:5] != "dspy_"}
-    return {name: value for name, value in fields.items() if name in keys}, labels or None
+    return inputs_and_labels(fields, keys)
