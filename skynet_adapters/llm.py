@@ -15,7 +15,14 @@ from .model_answer import MEND_OF_NO_TEXT, called, model_name, text_of
 from .redaction import hide_keys_of
 from .score import sendable, shown
 
-__all__ = ["llm", "models", "set_models"]
+__all__ = [
+    "Models",
+    "checked_models",
+    "chosen_models",
+    "llm",
+    "models",
+    "set_models",
+]
 
 Messages = list[dict[str, Any]]
 

@@ -25,7 +25,12 @@ from .options import MetricOptions, near_match
 from .score import clean_text, shown
 from .sibling_imports import PACKAGE_PREFIX, import_apart, plain_module
 
-__all__ = ["fingerprint", "load_metric"]
+__all__ = [
+    "check_metric_options",
+    "fingerprint",
+    "load_metric",
+    "load_score",
+]
 
 
 def fingerprint(score: ScoreFunction | Metric) -> str:

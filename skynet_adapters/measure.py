@@ -28,6 +28,7 @@ __all__ = [
     "observation",
     "observation_now",
     "observed",
+    "recorders",
     "rollout",
     "service_cost",
     "unmeasured",

@@ -11,7 +11,16 @@ from typing import Any, Literal, TypedDict
 from .errors import DefinitionError
 from .score import shown
 
-__all__ = ["MetricOptions", "checked_options", "checked_seconds"]
+__all__ = [
+    "MAX_TIMEOUT_SECONDS",
+    "MetricOptions",
+    "checked_isolation",
+    "checked_memory_limit",
+    "checked_name",
+    "checked_options",
+    "checked_seconds",
+    "near_match",
+]
 
 MAX_TIMEOUT_SECONDS = 600.0
 # As long as Python can wait, and still reckon when that ends.
@@ -19,7 +28,7 @@ _MOST_SECONDS = threading.TIMEOUT_MAX / 2
 
 
 class MetricOptions(TypedDict, total=False):
-    """The keyword options of `Metric`, which every `as_*` function takes too."""
+    """The keyword options of `Metric`, which everything that makes one takes too."""
 
     name: str | None
     score_range: tuple[float, float] | None
@@ -115,6 +124,11 @@ def _checked_number(option: str, value: object) -> float:
 
 
 def checked_name(value: object) -> str:
+    """Check a metric's name.
+
+    Raises:
+        DefinitionError: It is no text, or empty.
+    """
     if not isinstance(value, str) or not value.strip():
         raise _option_error("name", value, "it must be a text")
     return value

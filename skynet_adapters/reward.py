@@ -13,7 +13,12 @@ from .measure import Observation, observation
 from .options import near_match
 from .score import parse_return, shown
 
-__all__ = ["RewardSpec", "reward"]
+__all__ = [
+    "RewardSpec",
+    "read_reward_spec",
+    "reward",
+    "without_figures",
+]
 
 _WEIGHTS_EXAMPLE = '"weights": {"accuracy": 0.7, "speed": 0.2, "cost": 0.1}'
 _UNEXPLAINED = Observation().reasons["time_ms"]

@@ -12,7 +12,14 @@ from .copies import protected
 from .errors import MetricError, MetricReturnError
 from .redaction import redacted
 
-__all__ = ["Score", "parse_return"]
+__all__ = [
+    "Score",
+    "clean_text",
+    "complete_scores",
+    "parse_return",
+    "sendable",
+    "shown",
+]
 
 _SHAPE = (
     'a metric returns a number and a dict with a text: `return 0.8, {"feedback": "Close. Missing the date."}`'
