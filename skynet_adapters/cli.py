@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="skynet-adapters",
-        description="One metric, score(input, output, expected), for DSPy, GEPA and evaluation tools.",
+        description="One metric, score(input, output, expected), for DSPy and GEPA.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
@@ -91,7 +91,7 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         nargs=2,
         type=float,
         metavar=("LOW", "HIGH"),
-        help="the scale of the scores (default: 0 1)",
+        help="the scale of the scores, which normalises them to 0..1 (default: they pass as they are)",
     )
     check.add_argument(
         "--timeout",
