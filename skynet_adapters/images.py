@@ -4,6 +4,7 @@ import base64
 import io
 import mimetypes
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ def image_url(image: Any) -> str:
 
     Args:
         image: A `skynet.Image` (that is `gepa.Image`), a `dspy.Image`, an image of Pillow, the bytes
-            of a file, a `data:` or `http(s):` URL, or the path of a file.
+            of a file, a `data:` or `http(s):` URL, or the path of a file. Bytes are known by how they
+            begin (PNG, JPEG, GIF, WebP, BMP, TIFF, AVIF, HEIC), files of other formats by their name.
 
     Returns:
         The URL, as OpenAI's message format wants it.
@@ -38,7 +40,10 @@ def image_url(image: Any) -> str:
     if isinstance(image, str | os.PathLike):
         return _file_url(Path(os.fspath(image)))  # pyright: ignore[reportUnknownArgumentType]
     if isinstance(image, bytes | bytearray):
-        return _data_url(_kind_of_bytes(image), image)
+        kind = _kind_of_bytes(image)
+        if kind is None:
+            raise _no_image(image)
+        return _data_url(kind, image)
     if is_pillows(image):
         buffer = io.BytesIO()
         plain = image if image.mode in ("1", "L", "LA", "P", "RGB", "RGBA") else image.convert("RGB")
@@ -51,23 +56,45 @@ def image_url(image: Any) -> str:
         return _file_url(Path(path))
     if isinstance(data, str):
         return f"data:{image.media_type};base64,{data}"
-    raise DataError(
-        f"{shown(image)} is no image; give a skynet.Image, a dspy.Image, an image of Pillow, bytes, a data: "
-        "or http: URL, or the path of a file"
-    )
+    raise _no_image(image)
 
 
 def _file_url(path: Path) -> str:
+    name = shown(str(path), with_type=False)
     try:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
-        raise DataError(f"the image {shown(str(path), with_type=False)} cannot be read: {error}") from None
-    return _data_url(mimetypes.guess_type(path.name)[0] or _kind_of_bytes(data), data)
+        raise DataError(f"the image {name} cannot be read: {error}") from None
+    kind, named = _kind_of_bytes(data), mimetypes.guess_type(path.name)[0] or ""
+    if kind is None and data and named.startswith("image/") and named not in _BEGINNINGS:
+        kind = named
+    if kind is None:
+        raise DataError(f"the file {name} holds no image: it begins with {data[:12]!r}; give an image's file")
+    return _data_url(kind, data)
 
 
-def _kind_of_bytes(data: bytes | bytearray) -> str:
-    starts = {b"\xff\xd8\xff": "jpeg", b"GIF8": "gif", b"RIFF": "webp", b"BM": "bmp"}
-    return f"image/{next((kind for start, kind in starts.items() if data.startswith(start)), 'png')}"
+# How the files of each format begin; what stands at the dots is a length.
+_BEGINNINGS = {
+    "image/png": re.compile(rb"\x89PNG"),
+    "image/jpeg": re.compile(rb"\xff\xd8\xff"),
+    "image/gif": re.compile(rb"GIF8"),
+    "image/webp": re.compile(rb"RIFF....WEBP", re.DOTALL),  # a WAV begins with RIFF too
+    "image/bmp": re.compile(rb"BM....\0\0\0\0", re.DOTALL),
+    "image/tiff": re.compile(rb"II\*\0|MM\0\*"),
+    "image/avif": re.compile(rb"....ftypavi[fs]", re.DOTALL),
+    "image/heic": re.compile(rb"....ftyp(hei[cx]|mif1)", re.DOTALL),
+}
+
+
+def _kind_of_bytes(data: bytes | bytearray) -> str | None:
+    return next((kind for kind, begins in _BEGINNINGS.items() if begins.match(data)), None)
+
+
+def _no_image(given: object) -> DataError:
+    return DataError(
+        f"{shown(given)} is no image; give a skynet.Image, a dspy.Image, an image of Pillow, bytes, a data: "
+        "or http: URL, or the path of a file"
+    )
 
 
 def _data_url(media_type: str, data: bytes | bytearray) -> str:

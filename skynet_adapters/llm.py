@@ -57,7 +57,7 @@ def llm(
         The model's text, never empty.
 
     Raises:
-        DefinitionError: No model was chosen, or there is nothing to ask.
+        DefinitionError: No model was chosen, there is nothing to ask, or it cannot be sent.
         DataError: An image is none.
         MetricError: The model failed, also when asked again (`num_retries` of `dspy.LM`), or gave no
             text. It is a failure of the judge, so that the case counts as not judged.
@@ -211,7 +211,7 @@ def _messages(
     prompt: str | None, input: Any, images: Any, before: Iterable[Mapping[str, Any]] | None
 ) -> Messages:
     asked: Messages = [] if input is None or prompt is None else [_message("system", prompt)]
-    asked += [dict(message) for message in before or ()]
+    asked += [] if before is None else _checked_messages(before)
     text = prompt if input is None else input
     pictures = cast("list[Any]", [*images] if isinstance(images, list | tuple) else [images])
     urls = [image_url(picture) for picture in pictures if picture is not None]
@@ -224,9 +224,28 @@ def _messages(
     return asked
 
 
+def _checked_messages(messages: Any) -> Messages:
+    said = shown(messages, with_type=False)
+    plural = isinstance(messages, Iterable) and not isinstance(messages, Mapping | str)
+    given: list[Any] = list(cast("Iterable[Any]", messages)) if plural else [messages]
+    if not plural or not all(isinstance(message, Mapping) and "role" in message for message in given):
+        raise DefinitionError(
+            f"messages={said} cannot be sent: it must be a list of messages, "
+            'such as [{"role": "user", "content": "2 + 2?"}]'
+        )
+    return [dict(message) for message in given]
+
+
 def _message(role: str, content: Any, urls: Iterable[str] = ()) -> dict[str, Any]:
     if content is not None and not isinstance(content, str):
-        content = json.dumps(content, ensure_ascii=False, default=str)
+        try:
+            content = json.dumps(content, ensure_ascii=False, default=str)
+        except (
+            Exception
+        ) as error:  # it holds itself, has keys that are no texts, or an object that has no text
+            raise DefinitionError(
+                f"{shown(content)} cannot be sent to a model as JSON ({error}); give a text, or plain data"
+            ) from None
     text = sendable(content or "")  # a lone surrogate cannot be sent
     parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
     if not parts:

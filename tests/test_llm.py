@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import copy
+import io
 import logging
 import math
 import threading
@@ -29,6 +30,7 @@ from skynet_adapters import (
     set_models,
 )
 from skynet_adapters.deadline import wait_within
+from skynet_adapters.images import image_url
 
 from .model_server import ModelServer, RefusedError, in_fields, text_of
 from .scripted import answering, examples
@@ -178,6 +180,29 @@ def test_nothing_to_ask_is_an_error():
         asked()
 
 
+@pytest.mark.parametrize(
+    "messages", [{"role": "user", "content": "5"}, "5", ["5"], [{"content": "5"}], [["role", "user"]], 5]
+)
+def test_messages_that_are_no_list_of_messages_are_refused(messages):
+    with pytest.raises(DefinitionError, match=r"^messages=.* cannot be sent: it must be a list of messages"):
+        asked(messages=messages)
+
+
+class Mute:
+    def __str__(self):
+        raise RuntimeError("no text")
+
+
+HOLDS_ITSELF = []
+HOLDS_ITSELF.append(HOLDS_ITSELF)
+
+
+@pytest.mark.parametrize("data", [HOLDS_ITSELF, {("a", "b"): 1}, [Mute()]], ids=["itself", "key", "mute"])
+def test_data_that_json_cannot_hold_is_refused(data):
+    with pytest.raises(DefinitionError, match="cannot be sent to a model as JSON"):
+        asked("Right?", input=data)
+
+
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -210,10 +235,40 @@ def test_images_of_every_kind_arrive_as_image_parts(tmp_path):
     assert asked("What?", images=URL)[0]["content"][1]["image_url"]["url"] == URL
 
 
-@pytest.mark.parametrize(("wrong", "said"), [(3, "is no image"), ("nowhere.png", "cannot be read")])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (3, "is no image"),
+        (b"hello", r"b'hello' \(bytes\) is no image"),
+        (b"", "is no image"),
+        (b"RIFF\x24\0\0\0WAVEfmt ", "is no image"),
+        ("nowhere.png", "cannot be read"),
+        (__file__, "holds no image: it begins with"),
+    ],
+)
 def test_what_is_no_image_is_named(wrong, said):
     with pytest.raises(DataError, match=said):
         asked("What is it?", images=[wrong])
+
+
+def test_a_file_is_known_by_what_it_holds_and_else_by_its_name(tmp_path):
+    def kind(name, data):
+        path = tmp_path / name
+        path.write_bytes(data)
+        return image_url(path).partition(";")[0]
+
+    assert kind("dot", PNG) == kind("dot.jpg", PNG) == "data:image/png"
+    assert kind("drawing.svg", b"<svg></svg>") == "data:image/svg+xml"
+    for name, data in (("dot.png", b"<html>"), ("dot.svg", b""), ("dot.txt", b"text")):
+        with pytest.raises(DataError, match="holds no image"):
+            kind(name, data)
+
+
+@pytest.mark.parametrize("kind", ["png", "jpeg", "gif", "webp", "bmp", "tiff"])
+def test_bytes_get_the_media_type_of_their_format(kind):
+    buffer = io.BytesIO()
+    PillowImage.new("RGB", (2, 2)).save(buffer, format=kind)
+    assert image_url(buffer.getvalue()).startswith(f"data:image/{kind};base64,")
 
 
 def test_an_image_reaches_a_model_through_the_real_client():
