@@ -155,9 +155,10 @@ def _load(path: Path) -> Any:
     """Load the file, and give up on one that hangs."""
     try:
         return call_within(_LOAD_SECONDS, functools.partial(load_score, path))
-    except DefinitionError:
-        # It came to an end, so once more in this thread: event loops and signals want the main one.
-        return load_score(path)
+    except DefinitionError as error:
+        if not re.search(r"main thread|event loop", str(error)):
+            raise
+        return load_score(path)  # in this thread, as it asks for; only here nothing ends a file that hangs
 
 
 _MEND_LOADING = "take out of the file what waits or computes while it is loaded"

@@ -271,7 +271,8 @@ def load_metric(path: str | os.PathLike[str], **options: Unpack[MetricOptions]) 
         **options: Those of `Metric`.
 
     Returns:
-        The metric, named after its file.
+        The metric. Its name is that of the function, or, where that says only `score`, of the file that
+        defines it.
 
     Raises:
         DefinitionError: There is no such file, it cannot be read or executed, it has no usable

@@ -9,7 +9,6 @@ is, and dataclasses, pydantic models and relative imports find their module in `
 import builtins
 import importlib.util
 import itertools
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
@@ -45,10 +44,12 @@ def import_apart(path: Path) -> ModuleType:
     _folders[package] = path.parent
     if _finder not in sys.meta_path:
         sys.meta_path.insert(0, _finder)
-    root = ModuleSpec(package, None, is_package=True)
+    # The loader is for `importlib.resources`, which reads the folder by it; nothing is executed.
+    root = ModuleSpec(package, SourceFileLoader(package, str(path.parent / "__init__.py")), is_package=True)
     root.submodule_search_locations = [str(path.parent)]
     sys.modules[package] = importlib.util.module_from_spec(root)
-    name = f"{package}." + re.sub(r"\W", "_", path.stem)
+    # As the file is called, so that an import of `my_metric` beside `my-metric.py` finds the other file.
+    name = f"{package}." + path.stem.replace(".", "-")  # for a dot would make it a module of another one
     spec = importlib.util.spec_from_file_location(name, path, loader=_Loader(name, str(path)))
     if spec is None or spec.loader is None:
         raise AssertionError(name)

@@ -250,6 +250,24 @@ def test_a_file_that_wants_the_main_thread_loads(file):
     assert report["Loads"].status == "passed"
 
 
+def test_a_file_that_wants_an_event_loop_of_this_thread_loads(file):
+    source = (
+        "import asyncio\nasyncio.get_running_loop()\ndef score(input, output): return 1.0, {'feedback': '-'}"
+    )
+
+    async def check():
+        return check_contract(file(source), LABELS)
+
+    assert asyncio.run(check())["Loads"].status == "passed"
+
+
+def test_a_file_that_raises_is_executed_once(file, tmp_path):
+    note = tmp_path / "note.txt"
+    source = f"open({str(note)!r}, 'a').write('x')\nraise ValueError('no key')"
+    assert "ValueError: no key" in check_contract(file(source), LABELS)["Loads"].seen
+    assert note.read_text() == "x"
+
+
 def test_a_file_that_never_finishes_loading_ends(file, monkeypatch):
     monkeypatch.setattr("skynet_adapters.contract._LOAD_SECONDS", 0.05)
     report = check_contract(file("import time\ntime.sleep(5)"), LABELS)

@@ -96,6 +96,37 @@ def test_a_file_with_any_name_can_be_loaded(folder):
     assert feedback_of(load_metric(other)) == "OK"
 
 
+def test_a_file_beside_one_that_is_nearly_called_so_is_the_one_that_is_imported(folder):
+    path = folder("from my_metric import said\n" + SAYS.partition("said")[2], my_metric=says("the other"))
+    assert feedback_of(load_metric(path.rename(path.with_name("my-metric.py")))) == "the other"
+
+
+def test_the_files_beside_a_metric_are_its_package_s_resources(folder):
+    path = folder("""
+        from importlib.resources import files
+
+        PROMPT = files(__package__).joinpath("prompt.txt").read_text()
+
+        def score(input, output, expected=None):
+            return 1.0, {"feedback": PROMPT}
+        """)
+    (path.parent / "prompt.txt").write_text("Say why.")
+    assert feedback_of(load_metric(path)) == "Say why."
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("from judges import score", "judges"),
+        ("from judges import exact as score", "exact"),
+        (METRIC, "metric"),
+    ],
+)
+def test_a_metric_has_the_name_of_its_function_or_of_the_file_that_defines_it(folder, source, name):
+    path = folder(source, judges=METRIC + METRIC.replace("score", "exact"))
+    assert load_metric(path).name == name
+
+
 def test_an_async_score_and_one_with_two_parameters_are_metrics(folder):
     asynchronous = "async def score(input, output): return 1.0, {'feedback': 'async'}"
     assert feedback_of(load_metric(folder(asynchronous))) == "async"
