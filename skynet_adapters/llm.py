@@ -240,9 +240,7 @@ def _message(role: str, content: Any, urls: Iterable[str] = ()) -> dict[str, Any
     if content is not None and not isinstance(content, str):
         try:
             content = json.dumps(content, ensure_ascii=False, default=str)
-        except (
-            Exception
-        ) as error:  # it holds itself, has keys that are no texts, or an object that has no text
+        except Exception as error:  # it holds itself, or has keys or objects that give no text
             raise DefinitionError(
                 f"{shown(content)} cannot be sent to a model as JSON ({error}); give a text, or plain data"
             ) from None
