@@ -15,12 +15,13 @@ from typing import Any, Unpack, cast
 from .attempt import checked_run
 from .cases import load_cases
 from .contract_report import Check, ContractReport
-from .contract_trial import Judged, Trial
+from .contract_trial import Judged, Trial, Tried
 from .deadline import DeadlineExceededError, call_within
 from .errors import DefinitionError, MetricReturnError, MetricTimeoutError
+from .helpers_used import MEASURING
 from .llm import chosen_models, models
 from .load import check_metric_options, load_score
-from .measure import observation
+from .measure import load_parts, observation
 from .metric import Metric, ScoreFunction, as_metric
 from .model_answer import model_name
 from .options import MAX_TIMEOUT_SECONDS, MetricOptions, checked_seconds
@@ -93,6 +94,7 @@ def check_contract(
         if found is None:
             checks = [*loaded, *(_untried(check) for check in _LATER)]
             return ContractReport(name, tuple(checks), (), 0, "")
+        load_parts()  # whether or not something else has, so that the bill holds what is asked by way of DSPy
         trial = Trial(found, tried, run, artifact, run_timeout)
         trial.judge_cases()
         checks = [*loaded, *_checks(trial)]
@@ -119,8 +121,8 @@ _LATER = (
 # --- before any call -----------------------------------------------------------------------------
 
 
-def _loaded(metric: Any, options: MetricOptions) -> tuple[str, list[Check], Metric | None]:
-    """Load the metric; gives its name, the checks "Loads" and "Signature", and a `Metric` to try."""
+def _loaded(metric: Any, options: MetricOptions) -> tuple[str, list[Check], Tried | None]:
+    """Load the metric; gives its name, the checks "Loads" and "Signature", and a metric to try."""
     if isinstance(metric, str | os.PathLike):
         path = Path(cast("str | os.PathLike[str]", metric))
         name = path.stem
@@ -147,7 +149,7 @@ def _loaded(metric: Any, options: MetricOptions) -> tuple[str, list[Check], Metr
     return (
         made.name,
         [loads, Check("Signature", "passed", _signature(made.score))],
-        Metric(made.score, **own),
+        Tried(made.score, **own),
     )
 
 
@@ -464,7 +466,9 @@ def _own_text(judged: Judged) -> str:
 def _models(trial: Trial) -> Check:
     name = "Models"
     asked = trial.metric.bill.calls
-    if "llm" not in trial.helpers and not asked:
+    if "llm" not in trial.helpers:
+        if asked:
+            return Check(name, "passed", f"its code shows no llm(); models were asked {asked} times here")
         return Check(name, "passed", "it asks no model through skynet.llm")
     chosen = chosen_models()
     judge = chosen.reflection_lm if chosen.metric_lm is None else chosen.metric_lm
@@ -482,7 +486,7 @@ def _models(trial: Trial) -> Check:
 
 def _measurements(trial: Trial) -> Check:
     name = "Measurements"
-    read = sorted(trial.helpers & {"reward", "observation", "service_cost"})
+    read = sorted(trial.helpers & MEASURING)
     if not read:
         return Check(name, "passed", "it reads none")
     uses = f"it uses {' and '.join(read)}"

@@ -13,12 +13,13 @@ from .cases import Case
 from .copies import protected
 from .deadline import call_within
 from .errors import MetricBroken, MetricError, MetricReturnError, MetricTimeoutError
-from .helpers_used import helpers_used
+from .helpers_used import MEASURING, helpers_used
+from .llm import NO_MODEL
 from .measure import Observation, rollout
 from .metric import Metric
 from .score import Score, clean_text
 
-__all__ = ["Judged", "Trial"]
+__all__ = ["Judged", "Trial", "Tried"]
 
 # What stands for a wrong answer: no word that a feedback could hold by chance.
 _WRONG_TEXT = "???"
@@ -48,6 +49,16 @@ class Judged(NamedTuple):
         return not self.failed and self.score.value < threshold
 
 
+class Tried(Metric):
+    """A metric on trial, which notes whether its function reads what a run took."""
+
+    reads_measurements = False
+
+    def measurement_was_read(self, measured: bool) -> None:
+        """Note it; the report says what a warning would."""
+        self.reads_measurements = True
+
+
 class Trial:
     """What the metric was asked, and what it said.
 
@@ -59,13 +70,14 @@ class Trial:
         wrong: A wrong answer to that case.
         again: The first judgement, made once more.
         twin: The right answer in another type, such as "3" for 3.
+        calls: Every call of the metric, in the order in which they were made.
         hung: A call of the metric timed out, after which no further one is made.
-        helpers: The helpers of `skynet` that the metric uses.
+        helpers: The helpers of `skynet` that the metric uses, by its code and by what it did.
     """
 
     def __init__(
         self,
-        metric: Metric,
+        metric: Tried,
         cases: list[Case],
         run: Callable[..., Any] | None,
         artifact: Any,
@@ -81,6 +93,7 @@ class Trial:
         self.wrong: Judged | None = None
         self.again: Judged | None = None
         self.twin: Judged | None = None
+        self.calls: list[Judged] = []
         self.hung = False
         self.helpers = helpers_used(metric.score)
 
@@ -105,6 +118,13 @@ class Trial:
             twin = None if self._run is not None else _twin(self.right.output)
             if twin is not None:
                 self.twin = self._judge(self.right.case, twin)
+        self.helpers |= self._helpers_seen()
+
+    def _helpers_seen(self) -> set[str]:
+        """Tell helpers by what the metric did, where its code hides them, as in a list of functions."""
+        seen = {"llm"} if any(NO_MODEL in str(judged.score.error) for judged in self.calls) else set[str]()
+        reads = self.metric.reads_measurements and not self.helpers & MEASURING
+        return seen | {"observation"} if reads else seen
 
     def _judge_in(self, form: str, first: Case | None) -> None:
         """Judge every case's expected value, in the form that was found for the first one."""
@@ -163,7 +183,8 @@ class Trial:
         except MetricBroken as error:  # of a run inside the metric
             score = Score(self.metric.failure_score, str(error), error=MetricError(str(error)))
         self.hung = self.hung or isinstance(score.error, MetricTimeoutError)
-        return Judged(case, output, score, time.monotonic() - begun)
+        self.calls.append(Judged(case, output, score, time.monotonic() - begun))
+        return self.calls[-1]
 
 
 def _stand_ins(expected: Mapping[str, Any] | None) -> list[tuple[str, Any]]:

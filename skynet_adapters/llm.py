@@ -188,6 +188,10 @@ def _chosen_for_block() -> Models:
     return chosen or Models()
 
 
+# How the error begins, by which the contract check knows it.
+NO_MODEL = "llm() has no model to ask"
+
+
 def _asked() -> tuple[Any, str]:
     """Find the model to ask, and what it is called in an error."""
     block = _chosen_for_block()
@@ -198,7 +202,7 @@ def _asked() -> tuple[Any, str]:
         if chosen.reflection_lm is not None:
             return chosen.reflection_lm, "the reflection model, asked since no metric model was chosen,"
     raise DefinitionError(
-        "llm() has no model to ask: choose one with metric_lm= on the adapter, as in "
+        f"{NO_MODEL}: choose one with metric_lm= on the adapter, as in "
         'as_dspy_metric(score, metric_lm="openai/gpt-4.1-mini"), for a block with '
         "`with models(metric_lm=...):`, or for the process with set_models(metric_lm=...)"
     )

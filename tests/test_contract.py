@@ -12,12 +12,14 @@ import time
 import dspy
 import pytest
 
+import skynet
 from skynet_adapters import (
     Case,
     DataError,
     DefinitionError,
     Metric,
     MetricBroken,
+    as_dspy_metric,
     check_contract,
     models,
     program_artifact,
@@ -687,6 +689,42 @@ def test_a_judge_without_a_model_fails_and_one_that_is_chosen_passes(file):
         assert statuses(check_contract(path, LABELS)) == {}
 
 
+@pytest.mark.parametrize("is_adapted", [False, True])
+def test_a_judge_that_is_a_dspy_program_needs_no_metric_model(is_adapted):
+    program = dspy.Predict("output -> verdict")
+
+    def score(input, output, expected=None):
+        verdict = program(output=output).verdict
+        return float(verdict.startswith("PASS")), {"feedback": verdict}
+
+    says = scripted_lm(lambda messages: chat(verdict=judge(messages)))
+    if is_adapted:
+        as_dspy_metric(score)
+    with dspy.context(lm=says):
+        report = check_contract(score, LABELS)
+    assert statuses(report) == {}
+    assert report["Models"].seen == "its code shows no llm(); models were asked 5 times here"
+
+
+def test_a_helper_that_the_code_hides_is_found_by_what_the_metric_does():
+    asking, reading = [skynet.llm], [skynet.service_cost]
+
+    def hidden(input, output, expected=None):
+        return float(asking[0]("Right?", input=output) == "PASS"), {"feedback": "-"}
+
+    report = check_contract(hidden, LABELS)
+    assert helpers_used(hidden) == set()
+    assert statuses(report) == {"Metric return value": "failed", "Models": "failed"}
+    assert report["Metric return value"].mend == "choose a model, see Models"
+
+    def reads(input, output, expected=None):
+        return float(reading[0]().usd or 0.0), {"feedback": "-"}
+
+    assert check_contract(reads, LABELS)["Measurements"].seen.startswith(
+        "it uses observation, and nothing was"
+    )
+
+
 def test_a_judge_that_also_writes_the_candidates_is_warned_about(file):
     path = file(JUDGE)
     for chosen in ({"reflection_lm": judge}, {"reflection_lm": judge, "metric_lm": judge}):
@@ -762,6 +800,53 @@ def test_the_lines_of_a_reward_do_not_make_a_feedback_useful(file):
             "from skynet import llm\nclass S:\n    def __call__(self, i, o): return llm('?')\nscore = S()",
             {"llm"},
         ),
+        (
+            "from skynet import llm\nclass S:\n    def ask(self): return llm('?')\n"
+            "    def __call__(self, i, o): return self.ask()\nscore = S()",
+            {"llm"},
+        ),
+        (
+            "from skynet import observation\nclass S:\n    @property\n    def t(self): return observation()\n"
+            "    def score(self, i, o): return self.t, self.score\nscore = S().score",
+            {"observation"},
+        ),
+        (
+            "from skynet import llm\nclass A:\n    def __call__(self, i, o): return llm('?')\n"
+            "class S(A):\n    def __call__(self, i, o): return super().__call__(i, o)\nscore = S()",
+            {"llm"},
+        ),
+        (
+            "from skynet import llm\nclass S:\n    def __init__(self): self.ask = llm\n"
+            "    def __call__(self, i, o): return self.ask('?')\nscore = S()",
+            {"llm"},
+        ),
+        (
+            "from skynet import llm\nclass J:\n    def ask(self): return llm('?')\n    def other(self): ...\n"
+            "judge = J()\ndef score(i, o): return judge.ask()",
+            {"llm"},
+        ),
+        (
+            "from skynet import llm\nclass J:\n    def ask(self): return llm('?')\n    def other(self): ...\n"
+            "judge = J()\ndef score(i, o): return judge.other()",
+            set(),
+        ),
+        (
+            "from skynet import llm\nclass J:\n    @staticmethod\n    def ask(): return llm('?')\n"
+            "def score(i, o): return J().ask()",
+            {"llm"},
+        ),
+        (
+            "import dspy\nfrom skynet import llm\n"
+            "class J(dspy.Module):\n    def forward(self): return llm('?')\n"
+            "judge = J()\ndef score(i, o): return judge()",
+            {"llm"},
+        ),
+        (
+            "from functools import partial\nfrom skynet import llm\ndef s(ask, i, o): return ask('?')\n"
+            "score = partial(s, llm)",
+            {"llm"},
+        ),
+        ("from skynet import llm\ndef score(i, o, e=None, ask=llm): return ask('?')", {"llm"}),
     ],
 )
 def test_the_helpers_that_a_metric_uses_are_found(source, helpers):
