@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 when the command did its work, 1 when `check` found a metric that does not
-        keep the contract, 2 for an error that the message on stderr explains, 130 after Ctrl-C.
+        keep the contract or could not call it, 2 for an error that the message on stderr explains, 130 after Ctrl-C.
 
     Raises:
         SystemExit: `--help` or `--version` was asked for, or the arguments are wrong.
@@ -64,7 +64,7 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         description="Load a metric's file and try it on the first three cases, with their expected values as "
         "outputs: whether it returns what optimisers read, how long it takes, whether a right answer scores "
         "above a wrong one, and whether the feedback says something. The exit code is 0 when nothing failed, "
-        "1 when something did, and 2 when the file or the cases cannot be read.",
+        "1 when something did or no case has an expected value, 2 when the file or the cases cannot be read.",
     )
     check.add_argument(
         "metric", metavar="METRIC.py", help="the file that holds score(input, output, expected)"

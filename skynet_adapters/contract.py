@@ -46,9 +46,9 @@ def check_contract(
 ) -> ContractReport:
     """Try a metric on up to three cases, and say what an optimiser would stumble over.
 
-    The metric is called once for each case, once more to see whether it repeats itself, and up to
-    twice each to find out what a right answer, a wrong one and one of another type score; the report
-    says how often. Nothing that the metric or `run` does is raised here, and none of it is counted in
+    The metric is called once for each case, once more to see whether it repeats itself, and a few times to
+    find out what a right answer, a wrong one and one of another type score: ten times at most, and the
+    report says how often. Nothing that the metric or `run` does is raised here, and none of it is counted in
     the metric's `failures`.
 
     Args:
@@ -66,7 +66,8 @@ def check_contract(
         **options: Those of `Metric`, for a path or a function.
 
     Returns:
-        The report. `str()` is a table; `.passed` is false when a check failed.
+        The report. `str()` is a table; `.passed` is false when a check failed, and when the metric was
+        never called, since no case had an output.
 
     Raises:
         DataError: The cases cannot be read.
@@ -242,7 +243,14 @@ def _run_check(trial: Trial) -> Check:
 
 def _return_value(trial: Trial) -> Check:
     name = "Metric return value"
-    if not trial.judged:
+    # A poor answer's judgement has to have the right shape too, though it stands for no case.
+    faults = [one for one in trial.judged if one.failed] + [
+        one
+        for one in trial.calls
+        if isinstance(one.score.error, MetricReturnError)
+        and not any(one is judged for judged in trial.judged)
+    ]
+    if not trial.judged and not faults:
         why = (
             "no case has an output"
             if trial.has_run
@@ -250,33 +258,48 @@ def _return_value(trial: Trial) -> Check:
         )
         mend = "mend run" if trial.has_run else "give run=, or cases with an expected value"
         return Check(name, "not tried", why, mend)
-    faults = [judged for judged in trial.judged if judged.failed]
     if not faults:
         values = ", ".join(f"{judged.score.value:g}" for judged in trial.judged)
         return Check(name, "passed", f"a number and a feedback on every case: {values}")
-    cases_of: dict[str, list[str]] = {}
-    for judged in faults:
-        cases_of.setdefault(_error_text(judged), []).append(repr(judged.case.id))
+    told: dict[str, list[str]] = {}
+    for fault in faults:
+        text, is_of_a_case = _without_mend(fault)[0], any(fault is judged for judged in trial.judged)
+        if is_of_a_case:
+            told.setdefault(text, []).append(repr(fault.case.id))
+        elif text not in told:
+            told[text] = [f"{fault.case.id!r}, were {_quoted(fault.output)} the output"]
     seen = "\n".join(
-        f"case{'s' if len(ids) > 1 else ''} {', '.join(ids)}: {text}" for text, ids in cases_of.items()
+        f"case{'s' if len(ids) > 1 else ''} {', '.join(ids)}: {text}" for text, ids in told.items()
     )
-    if any(isinstance(judged.score.error, MetricReturnError) for judged in faults):
-        mend = 'return a number and a dict with a text: return 0.8, {"feedback": "Close. Missing the date."}'
-    elif _models(trial).status == "failed":
-        mend = "choose a model, see Models"
-    elif trial.has_run:
-        mend = "give every output a score, a poor one too, and say in the feedback what is wrong with it"
-    else:
-        mend = (
-            "the output was the expected value here; where real outputs look otherwise, give run= "
-            "to have those judged"
-        )
-    return _failed(name, seen, mend)
+    return _failed(name, seen, _mend_of_faults(trial, faults))
 
 
-def _error_text(judged: Judged) -> str:
+def _mend_of_faults(trial: Trial, faults: list[Judged]) -> str:
+    of_the_shape = [mend for one in faults if (mend := _without_mend(one)[1])]
+    if of_the_shape:
+        return "; ".join(dict.fromkeys(of_the_shape))
+    if _models(trial).status == "failed":
+        return "choose a model, see Models"
+    if trial.has_run:
+        return "give every output a score, a poor one too, and say in the feedback what is wrong with it"
+    return (
+        "the output was the expected value here; where real outputs look otherwise, give run= "
+        "to have those judged"
+    )
+
+
+def _without_mend(judged: Judged) -> tuple[str, str]:
+    """Split what is wrong with a returned value from the mend; other errors have none."""
     text = str(judged.score.error)
-    return text.rpartition("; ")[0] or text if isinstance(judged.score.error, MetricReturnError) else text
+    if not isinstance(judged.score.error, MetricReturnError):
+        return text, ""
+    why, _, mend = text.rpartition("; ")
+    return why or text, _MEND_OF_A_SHAPE if not why or mend.startswith("a metric returns") else mend
+
+
+_MEND_OF_A_SHAPE = (
+    'return a number and a dict with a text: return 0.8, {"feedback": "Close. Missing the date."}'
+)
 
 
 def _named_scores(trial: Trial, judged: list[Judged]) -> Check:
@@ -296,7 +319,7 @@ def _named_scores(trial: Trial, judged: list[Judged]) -> Check:
 
 
 def _time(trial: Trial) -> Check:
-    calls = [one for one in (*trial.judged, trial.right, trial.again, trial.wrong) if one is not None]
+    calls = trial.calls
     if not calls:
         return _untried("Time", "the metric was not called")
     slowest, limit = max(one.seconds for one in calls), trial.metric.timeout
@@ -315,9 +338,14 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds >= 1.0 else "under 1 s"
 
 
+_HUNG = "a call of the metric did not come back, so no further one was made"
+
+
 def _deterministic(trial: Trial, judged: list[Judged]) -> Check:
     name = "Deterministic"
-    first, again = judged[0], cast("Judged", trial.again)
+    first, again = judged[0], trial.again
+    if again is None:
+        return _untried(name, _HUNG)
     case = f"case {first.case.id!r}"
     if again.failed:
         return _failed(
@@ -340,7 +368,8 @@ def _right_above_wrong(trial: Trial, judged: list[Judged]) -> Check:
         return _untried(name, "no case has an expected value")
     if right.failed:
         return _untried(name, f"the expected value as output has no score: {right.score.error}")
-    wrong = cast("Judged", wrong)
+    if wrong is None:
+        return _untried(name, _HUNG)
     answers = f"{_quoted(right.output)} scores {right.score.value:g}"
     if wrong.failed:
         seen = f"{answers}; the wrong answer {_quoted(wrong.output)} has no score: {wrong.score.error}"
@@ -349,7 +378,14 @@ def _right_above_wrong(trial: Trial, judged: list[Judged]) -> Check:
     if right.score.value > wrong.score.value:
         return Check(name, "passed", seen)
     if right.score.value < wrong.score.value:
-        return _failed(name, seen, "optimisers raise the score; turn it round, so that more is better")
+        if trial.has_right_output():
+            return _failed(name, seen, "optimisers raise the score; turn it round, so that more is better")
+        # Words that must not occur, or a source to paraphrase, are expected values and no answers.
+        mend = (
+            "where an output should look like the expected value, turn it round, so that more is better; "
+            "where it should not, this check does not apply"
+        )
+        return Check(name, "warned", seen, mend)
     if not right.below(trial.metric.success_threshold):
         return Check(
             name, "warned", seen, "a wrong answer that scores as well as the right one teaches nothing"

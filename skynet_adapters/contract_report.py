@@ -77,8 +77,8 @@ class ContractReport:
 
     @property
     def passed(self) -> bool:
-        """Whether no check failed."""
-        return not any(check.status == "failed" for check in self.checks)
+        """Whether the metric was called, and no check failed."""
+        return self.calls > 0 and not self._failed()
 
     def __iter__(self) -> Iterator[Check]:
         return iter(self.checks)
@@ -136,8 +136,13 @@ class ContractReport:
     def _headline(self) -> str:
         statuses = [check.status for check in self.checks]
         counted = [f"{statuses.count(status)} {status}" for status in _MARKS if status in statuses]
-        verdict = "keeps" if self.passed else "does not keep"
-        return f"metric {self.metric!r} {verdict} the contract: {', '.join(counted)}"
+        verdict = "keeps the contract"
+        if not self.passed:
+            verdict = "does not keep the contract" if self._failed() else "was never called"
+        return f"metric {self.metric!r} {verdict}: {', '.join(counted)}"
+
+    def _failed(self) -> bool:
+        return any(check.status == "failed" for check in self.checks)
 
     def _tried(self) -> str:
         if not self.cases:

@@ -102,6 +102,14 @@ class Trial:
         """Whether the outputs come from a run."""
         return self._run is not None
 
+    def has_right_output(self) -> bool:
+        """Tell whether a run gave an expected value, which shows that expected values are answers."""
+        return self.has_run and any(
+            _equal(judged.output, value)
+            for judged in self.judged
+            for _, value in _stand_ins(judged.case.expected)
+        )
+
     def judge_cases(self) -> None:
         """Call the metric as often as the checks need, and no more."""
         first = next((case for case in self.cases if _stand_ins(case.expected)), None)
@@ -209,6 +217,12 @@ def _wrong(output: Any) -> Any:
     if output and isinstance(output, list | dict):
         return [] if isinstance(output, list) else {}
     return _WRONG_TEXT
+
+
+def _equal(output: Any, value: Any) -> bool:
+    with contextlib.suppress(Exception):  # arrays have no truth, and other objects may raise
+        return bool(output == value)
+    return False
 
 
 def _rank(judged: Judged) -> tuple[bool, float]:

@@ -60,6 +60,13 @@ def test_a_metric_that_does_not_keep_the_contract_gives_exit_code_1(check, sourc
     assert " does not keep the contract" in out
 
 
+def test_cases_without_expected_values_give_exit_code_1(check, tmp_path):
+    (tmp_path / "inputs.jsonl").write_text('{"input": {"text": "a"}}\n', "utf-8")
+    code, out, _ = check(GOOD, cases="inputs.jsonl")
+    assert code == 1
+    assert out.startswith("metric 'metric' was never called: ")
+
+
 def test_json_is_the_report_and_nothing_else(check):
     code, out, _ = check("def score(input, output): return 0.8", "--json")
     report = json.loads(out)

@@ -118,6 +118,40 @@ def test_another_shape_fails_at_the_check_named_metric_return_value(returned, sa
     assert 'return 0.8, {"feedback": ' in report["Metric return value"].mend
 
 
+@pytest.mark.parametrize("run", [None, lambda input: "billing"], ids=["no run", "run"])
+@pytest.mark.parametrize(
+    ("poor", "said", "mend"),
+    [
+        (
+            (0.0, "Wrong"),
+            "returned 'Wrong' (str), as additional information, not a dict",
+            'return 0.8, {"feed',
+        ),
+        (
+            (-3, {"feedback": "-"}),
+            "returned -3, outside its score_range=(0, 1)",
+            "widen score_range or mend the",
+        ),
+    ],
+)
+def test_a_wrong_shape_for_a_wrong_answer_only_fails_too(poor, said, mend, run):
+    def score(input, output, expected=None):
+        return (1.0, {"feedback": "Right."}) if output != "???" else poor
+
+    check = check_contract(score, LABELS, run, score_range=(0, 1))["Metric return value"]
+    assert check.status == "failed"
+    assert check.seen == f"case '1', were '???' the output: metric 'test_contract' {said}"
+    assert mend in check.mend
+
+
+def test_a_score_outside_of_its_range_is_told_the_mend_for_that():
+    check = check_contract(returning((10, {"feedback": "-"})), LABELS, score_range=(0, 5))[
+        "Metric return value"
+    ]
+    assert check.seen.endswith("returned 10, outside its score_range=(0, 5)")
+    assert check.mend == "widen score_range or mend the metric"
+
+
 # --- a metric that keeps it ----------------------------------------------------------------------
 
 
@@ -349,6 +383,39 @@ def test_a_metric_that_hangs_is_called_once():
     assert report.calls == 1
 
 
+def test_a_hang_on_another_form_of_the_expected_value_is_told():
+    def hangs(input, output, expected=None):
+        if not isinstance(output, dict):
+            time.sleep(2)
+        return 0.5, {"feedback": "Half of it."}
+
+    report = check_contract(hangs, [Case("1", {}, {"a": "x", "b": "y"})], timeout=0.05)
+    assert report["Time"].seen == "case '1': no answer within 0.05 s"
+    assert (report.calls, report.passed) == (2, False)
+
+
+def test_a_hang_on_a_later_case_is_told():
+    def hangs(input, output, expected=None):
+        if output == "shipping":
+            time.sleep(2)
+        return good(input, output, expected)
+
+    for run in (None, lambda input: "shipping" if "parcel" in input["text"] else "billing"):
+        report = check_contract(hangs, LABELS, run, timeout=0.05)
+        assert report["Time"].seen == "case '2': no answer within 0.05 s"
+        assert "no further one was made" in report["Deterministic"].seen
+        assert report.calls == 2
+
+
+def test_the_metric_is_called_ten_times_at_most():
+    def number(input, output, expected=None):
+        return 0.5 if output == 3 else 0.0, {"feedback": "Half of it."}
+
+    cases = [Case(str(n), {}, {"a": 1, "b": 2, "c": 3, "d": 4}) for n in range(4)]
+    for run in (None, lambda input: 1):
+        assert check_contract(number, cases, run).calls == 10
+
+
 def test_a_metric_that_needs_most_of_its_time_is_warned_about():
     def slow(input, output, expected=None):
         time.sleep(0.6)
@@ -403,9 +470,29 @@ def test_a_metric_that_is_the_wrong_way_round_fails():
     def error(input, output, expected=None):
         return float(output != expected["label"]), {"feedback": f"The distance to {expected['label']}."}
 
-    report = check_contract(error, LABELS)
+    report = check_contract(error, LABELS, lambda input: "billing")
     assert statuses(report) == {"Right above wrong": "failed"}
     assert report["Right above wrong"].seen == "'billing' scores 0, the wrong answer '???' 1"
+    assert report["Right above wrong"].mend.endswith("turn it round, so that more is better")
+
+
+@pytest.mark.parametrize("run", [None, lambda input: "other words"], ids=["no run", "run"])
+@pytest.mark.parametrize(
+    ("expected", "value"),
+    [
+        ({"banned": "secret"}, lambda output, e: e["banned"] not in output),
+        ({"source": "some text"}, lambda output, e: output != e["source"]),
+        ({"summary": "a long text"}, lambda output, e: 1 / len(output)),
+    ],
+)
+def test_an_expected_value_that_is_no_answer_is_no_fault(expected, value, run):
+    def score(input, output, expected=None):
+        return float(value(output, expected)), {"feedback": f"See {expected}, and write it otherwise."}
+
+    report = check_contract(score, [Case("1", {}, expected)], run)
+    assert report.passed
+    assert report["Right above wrong"].status == "warned"
+    assert "this check does not apply" in report["Right above wrong"].mend
 
 
 def test_a_metric_that_compares_with_the_whole_dict_is_warned_about():
@@ -468,7 +555,8 @@ def test_without_expected_values_a_run_is_needed():
     assert nothing["Metric return value"].status == "not tried"
     assert "run=" in nothing["Metric return value"].mend
     assert nothing.calls == 0
-    assert nothing.passed
+    assert not nothing.passed
+    assert str(nothing).splitlines()[0] == "metric 'polite' was never called: 4 passed, 8 not tried"
     run = check_contract(polite, NO_EXPECTED, lambda input: "Hi.")
     assert run["Metric return value"].status == "passed"
     assert run["Right above wrong"].status == "not tried"
