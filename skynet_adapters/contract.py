@@ -14,6 +14,7 @@ from typing import Any, Unpack, cast
 
 from .attempt import checked_run
 from .cases import load_cases
+from .contract_feedback import says_something
 from .contract_report import Check, ContractReport
 from .contract_trial import Judged, Trial, Tried
 from .deadline import DeadlineExceededError, call_within
@@ -483,14 +484,12 @@ def _is_poor(trial: Trial, judged: Judged) -> bool:
 
 
 def _says_something(judged: Judged) -> bool:
-    """Tell whether a text holds more than a verdict: a quotation, a figure, a word of the case."""
-    text = _own_text(judged)
-    words = set(re.findall(r"\w{2,}", text.lower()))
-    if len(re.findall(r"\w+", text)) >= 8 or re.search(r"\d|'[^']+'|\"[^\"]+\"|“|`[^`]+`", text):
-        return True
     expected = judged.case.expected or {}
-    named = " ".join(_quoted(value) for value in (judged.output, *expected.values()))
-    return bool(words & set(re.findall(r"\w{2,}", named.lower())))
+    return says_something(_own_text(judged), [_text(value) for value in (judged.output, *expected.values())])
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else _quoted(value)
 
 
 def _own_text(judged: Judged) -> str:

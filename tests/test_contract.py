@@ -603,7 +603,27 @@ def test_a_metric_that_reads_both_types_passes():
 
 @pytest.mark.parametrize(
     "text",
-    ["Wrong.", "Bad format.", "No", "Incorrect answer!", "The answer is wrong.", "", "FAIL", "Try again."],
+    [
+        "Wrong.",
+        "Bad format.",
+        "No",
+        "Incorrect answer!",
+        "The answer is wrong.",
+        "",
+        "FAIL",
+        "Try again.",
+        "Wrong 1",
+        "0.3",
+        "This is wrong, wrong, wrong, and I mean really wrong.",
+        "It isn't right, it's wrong.",
+        "A resposta está errada.",
+        "错误。",
+        "输出格式不正确，请重试。",
+        "回答が間違っています。",
+        "フォーマットが正しくありません。",
+        "틀렸습니다.",
+        "형식이 잘못되었습니다.",
+    ],
 )
 def test_a_feedback_that_says_nothing_is_flagged(text):
     def score(input, output, expected=None):
@@ -623,6 +643,14 @@ def test_a_feedback_that_says_nothing_is_flagged(text):
         "It should be billing.",
         "Missing `date`.",
         "2 of 5 facts.",
+        "Close. Missing the date.",
+        "Falta a data da fatura.",
+        "输出不是有效的JSON，最后一个字段之后多了一个逗号，请删除。",
+        "期望是计费，得到的是其他。消息中提到了收费。",
+        "缺少日期。",
+        "「計費」",
+        "期待値は請求ですが、出力は別の値です。メッセージは料金に触れています。",
+        "청구가 정답인데 기타가 나왔습니다.",
     ],
 )
 def test_a_feedback_that_says_something_passes(text):
@@ -630,6 +658,13 @@ def test_a_feedback_that_says_something_passes(text):
         return float(output == expected["label"]), {"feedback": text}
 
     assert check_contract(score, LABELS)["Feedback"].status == "passed"
+
+
+def test_a_feedback_that_names_the_expected_value_says_something_in_any_script():
+    def score(input, output, expected=None):
+        return float(output == expected["label"]), {"feedback": f"是{expected['label']}。"}
+
+    assert check_contract(score, [Case("1", {}, {"label": "计费"})])["Feedback"].status == "passed"
 
 
 # --- runs ----------------------------------------------------------------------------------------
