@@ -2,11 +2,10 @@
 
 import argparse
 import contextlib
-import io
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,16 +20,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: The arguments after the program's name; `None`: those of this process.
+        argv: The arguments after the program's name; `None`: those of this process, which is the
+            command's own: what a metric prints goes to stderr until it ends.
 
     Returns:
         The exit code: 0 when the command did its work, 1 when `check` found a metric that does not
-        keep the contract or could not call it, 2 for an error that the message on stderr explains, 130 after Ctrl-C.
+        keep the contract or could not call it, 2 for an error that the message on stderr explains, 130
+        after Ctrl-C.
 
     Raises:
         SystemExit: `--help` or `--version` was asked for, or the arguments are wrong.
     """
     arguments = _parser().parse_args(argv)
+    arguments.is_own_process = argv is None
     command = cast("Callable[[argparse.Namespace], int]", arguments.command)
     try:
         return command(arguments)
@@ -114,7 +116,7 @@ def _check(arguments: argparse.Namespace) -> int:
         arguments.cases, input=_columns(arguments.input), expected=_columns(arguments.expected)
     )
     score_range: Any = None if arguments.score_range is None else tuple(arguments.score_range)
-    with contextlib.redirect_stdout(sys.stderr):  # what the metric prints must not stand in the JSON
+    with _stdout_of_its_own(for_good=arguments.is_own_process) as out:
         report = check_contract(
             arguments.metric,
             cases,
@@ -123,12 +125,47 @@ def _check(arguments: argparse.Namespace) -> int:
             timeout=arguments.timeout,
             score_range=score_range,
         )
-    out: Any = sys.stdout
-    if isinstance(out, io.TextIOWrapper):  # feedback in a language that the terminal cannot show
-        out.reconfigure(errors="backslashreplace")
-    text = json.dumps(report.to_dict(), ensure_ascii=False, indent=2) if arguments.json else str(report)
-    print(text, flush=True)
+        if hasattr(out, "reconfigure"):  # feedback in a language that the terminal cannot show
+            out.reconfigure(errors="backslashreplace")
+        text = json.dumps(report.to_dict(), ensure_ascii=False, indent=2) if arguments.json else str(report)
+        if out is not None:
+            print(text, file=out, flush=True)
     return 0 if report.passed else 1
+
+
+@contextlib.contextmanager
+def _stdout_of_its_own(for_good: bool) -> Generator[Any]:
+    """Give what is stdout now, and turn to stderr what anything else prints, so that JSON stays JSON.
+
+    What it gives is `None` where stdout is closed.
+
+    Args:
+        for_good: Also what is printed when the process ends, or by threads that outlive the block.
+    """
+    out, saved = sys.stdout, None
+    try:
+        is_descriptor_1 = out.fileno() == 1
+    except (AttributeError, ValueError):  # stdout was closed or replaced, as in a notebook
+        is_descriptor_1 = False
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        if is_descriptor_1:  # which child processes and C code write to
+            out.flush()
+            saved = os.dup(1)
+            _turn(1, 2)
+        try:
+            yield out if saved is None else stack.enter_context(open(saved, "w", encoding=out.encoding))
+        finally:
+            if saved is not None and not for_good:
+                out.flush()  # what was printed by way of another reference to it
+                _turn(1, saved)
+
+
+def _turn(descriptor: int, other: int) -> None:
+    try:
+        os.dup2(other, descriptor)
+    except OSError:  # stderr is closed
+        os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _columns(given: Sequence[str] | None) -> dict[str, str] | None:

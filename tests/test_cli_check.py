@@ -85,6 +85,81 @@ def test_what_the_metric_prints_does_not_get_into_the_json(check):
     assert "loading\njudging" in err
 
 
+NOISY = """
+import atexit, os, subprocess, sys
+from sys import stdout
+
+atexit.register(lambda: print("at the exit"))
+
+def score(input, output, expected=None):
+    subprocess.run([sys.executable, "-c", "print('of a child')"])
+    os.write(1, b"of the descriptor\\n")
+    print("of a reference", file=stdout)
+    return float(output == "b"), {"feedback": "Expected 'b'."}
+"""
+
+
+def test_nothing_that_a_metric_does_gets_into_the_json(tmp_path):
+    (tmp_path / "metric.py").write_text(NOISY, "utf-8")
+    (tmp_path / "cases.jsonl").write_text('{"input": {"text": "a"}, "expected": {"label": "b"}}\n', "utf-8")
+    command = [
+        sys.executable,
+        "-m",
+        "skynet_adapters",
+        "check",
+        "metric.py",
+        "--cases",
+        "cases.jsonl",
+        "--json",
+    ]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["passed"]
+    for said in ("of a child", "of the descriptor", "of a reference", "at the exit"):
+        assert said in done.stderr
+
+
+def test_a_program_that_calls_main_has_its_stdout_back(tmp_path):
+    (tmp_path / "metric.py").write_text(NOISY, "utf-8")
+    (tmp_path / "cases.jsonl").write_text('{"input": {"text": "a"}, "expected": {"label": "b"}}\n', "utf-8")
+    source = (
+        "import json, os; from skynet_adapters.cli import main; print('before')\n"
+        "code = main(['check', 'metric.py', '--cases', 'cases.jsonl', '--json'])\n"
+        "print('after', code, flush=True); os._exit(0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    first, *report, last = done.stdout.splitlines()
+    assert (first, last) == ("before", "after 0")
+    assert json.loads("\n".join(report))["passed"]
+    assert "of a reference" in done.stderr
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-"])
+def test_a_closed_stream_is_no_error(tmp_path, closed):
+    (tmp_path / "metric.py").write_text(GOOD, "utf-8")
+    (tmp_path / "cases.jsonl").write_text('{"input": {"text": "a"}, "expected": {"label": "b"}}\n', "utf-8")
+    command = f"{sys.executable} -m skynet_adapters check metric.py --cases cases.jsonl {closed}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("metric 'metric' keeps" if closed == "2>&-" else "")
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    (tmp_path / "metric.py").write_text(GOOD, "utf-8")
+    (tmp_path / "cases.jsonl").write_text('{"input": {"text": "a"}, "expected": {"label": "b"}}\n', "utf-8")
+    command = [sys.executable, "-m", "skynet_adapters", "check", "metric.py", "--cases", "cases.jsonl"]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == ("", 0)
+    process.stderr.close()
+
+
 def test_a_feedback_that_the_terminal_cannot_show_is_no_error(tmp_path):
     (tmp_path / "metric.py").write_text(GOOD.replace("Expected", "应为"), "utf-8")
     (tmp_path / "cases.jsonl").write_text('{"input": {"text": "a"}, "expected": {"label": "b"}}\n', "utf-8")
