@@ -16,6 +16,7 @@ from .redaction import hide_keys_of
 from .score import sendable, shown
 
 __all__ = [
+    "NO_MODEL",
     "Models",
     "checked_models",
     "chosen_models",
