@@ -64,14 +64,16 @@ def as_gepa_adapter(
             cloudpickle, and this package has to be installed there; everything else stays here: scores,
             memory, failures, and the caller's context. `run_timeout` holds there as here (the worker
             goes on, what hung runs on in it), and what no longer answers at all is given up 30 s later.
-            A worker that dies fails its case. What `run` takes there is not measured.
+            A worker that dies fails its case where the executor starts another, as Dask does; a
+            `ProcessPoolExecutor` is broken by it, and the run ends. What `run` takes there is not
+            measured.
         run_isolation: `"process"`: `run` is called in worker processes, up to `max_workers` (`None`: 8, or
             as many as there are CPUs), as `isolation` of `Metric` does with `score`, and never in the same
             ones: a crash fails its case and no other, `run_timeout` kills, and no keys are there; `run`
             asks models with `llm`. Other model calls are not measured. `None`: in threads here.
         run_memory_limit_mb: As `memory_limit_mb` of `Metric`, for `run`.
-        metric_lm: The model that `llm` asks inside of `score`, see `set_models`. `None`: what
-            `models` or `set_models` chose.
+        metric_lm: The model that `llm` asks inside of `score`, see `set_models`. `None`: what `models`
+            chose, around the run or where this is called, or `set_models`.
         reflection_lm: The same, which `llm` asks where there is no metric model.
         **options: Those of `Metric`; none are allowed beside a `Metric`.
 

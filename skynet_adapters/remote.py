@@ -9,14 +9,14 @@ import functools
 import logging
 import sys
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import BrokenExecutor, Executor, Future
 from typing import Any, cast
 
 import cloudpickle
 
 from .attempt import Ran, attempt
 from .deadline import call_within
-from .errors import DefinitionError
+from .errors import DefinitionError, MetricError
 from .redaction import hide_keys_of
 from .score import clean_text, shown
 
@@ -88,7 +88,11 @@ def run_there(fixed: bytes, case: bytes) -> bytes:
 
 
 def ran_there(future: "Future[bytes]") -> Ran:
-    """Give what came back; a worker that died, or an executor that is broken, is a fault of the case."""
+    """Give what came back; a worker that died is a fault of the case.
+
+    Raises:
+        MetricError: The executor runs nothing any more.
+    """
     try:
         return _pickle.loads(future.result())
     except BaseException as error:
@@ -96,7 +100,22 @@ def ran_there(future: "Future[bytes]") -> Ran:
 
 
 def not_run(error: BaseException) -> Ran:
-    """Say that a case could not be run where it was to be run."""
+    """Say that a case could not be run where it was to be run.
+
+    Raises:
+        MetricError: Nor can any other, so that the run has to end before it learns from that.
+    """
+    if isinstance(error, BrokenExecutor):
+        raise MetricError(
+            f"the executor of executor= is broken, and runs nothing any more: {_said(error)}. A worker of it "
+            "died in run, as by os._exit, a crash in C code or too little memory, or could not start. Make a "
+            "new executor; one of Dask goes on with other workers, and fails that case alone"
+        ) from error
+    if isinstance(error, RuntimeError) and "after" in str(error) and "shutdown" in str(error):
+        raise MetricError(
+            f"the executor of executor= has been shut down: {_said(error)}. Keep it open until the "
+            "run has ended, as in `with ProcessPoolExecutor() as executor:` around all of it"
+        ) from error
     return Ran(None, f"The executor did not run it: {_said(error)}.")
 
 

@@ -18,6 +18,7 @@ import skynet_adapters.gepa_rollouts
 from skynet_adapters import (
     Case,
     DefinitionError,
+    MetricError,
     as_gepa_adapter,
     as_gepa_evaluator,
     optimize_artifact,
@@ -207,20 +208,56 @@ def test_a_metric_is_asked_in_the_callers_context(processes):
     assert seen == [True, True]
 
 
-def test_a_worker_that_dies_fails_cases_and_not_the_run():
+def test_a_worker_that_dies_ends_the_run_where_it_breaks_the_executor():
     def run(artifact, input):
         import os
 
-        if input["n"] == 1:
+        if "boom" in artifact and input["n"] == 1:
             os._exit(1)
-        return f"L{input['n']}"
+        return "?"
+
+    asked = []
+
+    class Quiet:
+        def log(self, message): ...
 
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as executor:
-        adapter = made(run, executor, max_workers=1)
-        batch = adapter.evaluate(CASES[:3], adapter.seed_candidate, capture_traces=True)
-        assert batch.scores == [1.0, 0.0, 0.0]
-        assert "The executor did not run it: BrokenProcessPool" in texts(batch)[1]
-        assert "The executor did not run it: BrokenProcessPool" in texts(batch)[2]
+        with pytest.raises(
+            MetricError, match=r"runs nothing any more: BrokenProcessPool.*Make a new executor"
+        ):
+            optimize_artifact(
+                "Guess.",
+                run,
+                score,
+                CASES[:3],
+                reflection_lm=lambda prompt: asked.append(prompt) or "boom",
+                max_metric_calls=60,
+                executor=executor,
+                logger=Quiet(),
+            )
+        # The next batch is refused at once, where it is handed over.
+        with pytest.raises(MetricError, match="runs nothing any more: BrokenProcessPool"):
+            evaluated(run, executor, CASES[:1])
+    assert len(asked) == 1
+
+
+def test_an_executor_that_has_been_shut_down_is_named_and_fails_no_case():
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    with pytest.raises(MetricError, match=r"has been shut down: RuntimeError.*Keep it open"):
+        evaluated(lambda artifact, input: "x", executor)
+
+
+def test_what_run_raises_about_a_pool_of_its_own_is_a_fault_of_its_case():
+    def run(artifact, input):
+        from concurrent.futures import BrokenExecutor
+
+        raise BrokenExecutor("mine")
+
+    with ThreadPoolExecutor(1) as executor:
+        batch = evaluated(run, executor, CASES[:2])
+    assert batch.scores == [0.0, 0.0]
+    assert all("BrokenExecutor: mine" in text for text in texts(batch))
 
 
 def test_a_worker_of_dask_that_dies_fails_its_case_alone(cluster, tmp_path):
