@@ -8,7 +8,9 @@ the settings are not. Written for dspy 3.4.1.
 
 import asyncio
 import contextlib
+import hashlib
 import itertools
+import logging
 import threading
 import time
 import uuid
@@ -24,11 +26,14 @@ from dspy.dsp.utils.settings import thread_local_overrides
 from dspy.utils.callback import BaseCallback
 from dspy.utils.callback_context import ACTIVE_CALL_ID
 
+from . import dspy_first_answers as first_answers
 from .errors import DefinitionError
-from .measure import ModelCall, Observation, recorders, unmeasured
+from .measure import ModelCall, Observation, forget_records, recorders, unmeasured
 from .score import shown
 
-__all__ = ["INSIDE_METRIC", "Prices", "judging", "measured", "measuring", "model_call"]
+__all__ = ["INSIDE_METRIC", "Prices", "judging", "measured", "measuring", "model_call", "program_asked"]
+
+_log = logging.getLogger("skynet_adapters")
 
 # US dollars per million tokens, (read, written), for each model.
 Prices = Mapping[str, tuple[float, float]]
@@ -49,10 +54,11 @@ def measuring(*, prices: Prices | None = None) -> Generator[None]:
 
     Args:
         prices: `{"openai/my-model": (0.15, 0.60)}`: US dollars per million tokens that are read and
-            written. They go before the prices that DSPy knows; `None`: only those.
+            written. They go before those of a block around this one, and those before the prices that
+            DSPy knows; `None`: only those.
 
     Raises:
-        DefinitionError: A price is no pair of numbers.
+        DefinitionError: `prices` is no dict, or a price is no pair of numbers.
 
     Example:
         >>> import dspy
@@ -68,8 +74,12 @@ def measuring(*, prices: Prices | None = None) -> Generator[None]:
         ...     metric(example, Answer()(question="2 + 2?")).feedback
         '0 model calls.\n\nScore: 1'
     """
-    with _with_callback(_Meter(_checked_prices(prices))):
+    outer, own = _active_meter(), _checked_prices(prices)
+    first_answers.make_ready()
+    meter = _Meter({**(outer.prices if outer is not None else {}), **own})
+    with _with_callback(meter):
         yield
+    meter.warn_of_unused(own)
 
 
 @contextlib.contextmanager
@@ -96,7 +106,10 @@ def measured(answer: object) -> Observation | None:
         The record; `None` where nobody measures.
     """
     meter = _active_meter()
-    return None if meter is None else meter.of(answer)
+    if meter is None:
+        forget_records()
+        return None
+    return meter.of(answer)
 
 
 @contextlib.contextmanager
@@ -120,19 +133,33 @@ def _active_meter() -> "_Meter | None":
 
 
 def _checked_prices(prices: Any) -> dict[str, tuple[float, float]]:
+    if prices is not None and not isinstance(prices, Mapping):
+        raise DefinitionError(f"prices={shown(prices, with_type=False)} cannot be used: it must be {_PRICES}")
     checked: dict[str, tuple[float, float]] = {}
     for model, price in cast("dict[Any, Any]", prices or {}).items():
-        try:
-            read, written = (float(number) for number in price)
-        except (TypeError, ValueError):
-            read = written = -1.0
-        if not isinstance(model, str) or not (0 <= read < float("inf") and 0 <= written < float("inf")):
+        pair = [*price] if isinstance(price, tuple | list) else []
+        if not isinstance(model, str) or len(pair) != 2 or not all(map(_is_price, pair)):
             raise DefinitionError(
-                f"prices={{{model!r}: {shown(price, with_type=False)}}} cannot be used: give US dollars per "
-                'million tokens read and written, such as {"openai/my-model": (0.15, 0.60)}'
+                f"prices={{{model!r}: {shown(price, with_type=False)}}} cannot be used: it must be {_PRICES}"
             )
-        checked[model] = (read, written)
+        checked[model] = (float(pair[0]), float(pair[1]))
     return checked
+
+
+_PRICES = (
+    "a dict of models, each with US dollars per million tokens read and written, such as "
+    '{"openai/my-model": (0.15, 0.60)}'
+)
+
+
+def _is_price(number: object) -> bool:
+    # Not numbers.Number, since a Decimal is none of Real; a text or a bool would be a slip.
+    if isinstance(number, str | bool):
+        return False
+    try:
+        return 0 <= float(cast("Any", number)) < float("inf")
+    except (TypeError, ValueError):
+        return False
 
 
 # --- one call of a model ----------------------------------------------------------------------------
@@ -160,8 +187,11 @@ def _priced(entry: Mapping[str, Any], read: int | None, written: int | None, cos
     meter = _active_meter()
     prices = meter.prices if meter is not None else {}
     model = str(entry.get("model"))
+    if meter is not None:
+        meter.asked_models.add(model)
     for name in (model, model.partition("/")[2], str(entry.get("response_model"))):
-        if name in prices and read is not None and written is not None:
+        if meter is not None and name in prices and read is not None and written is not None:
+            meter.used_prices.add(name)
             return (read * prices[name][0] + written * prices[name][1]) / 1e6
     return None if cost is None else float(cost)
 
@@ -196,7 +226,8 @@ class _First(NamedTuple):
     call: ModelCall
 
 
-# By request, as DSPy's cache knows it; for all blocks of this process, since that cache outlives them too.
+# What is not kept beside the answer in DSPy's cache: the tokens of one that reports none by itself, and
+# the times of models that have a cache of their own.
 _firsts: OrderedDict[str, _First] = OrderedDict()
 _MOST_FIRSTS = 100_000
 _NOT_IN_THE_KEY = ("api_key", "api_base", "base_url", "cache")
@@ -227,7 +258,8 @@ def _first_of(key: str | None, seconds: float, call: ModelCall) -> _First | None
     if key is None:
         return None
     if call.cached:
-        return _firsts.get(key)
+        kept, known = first_answers.first_seconds(key), _firsts.get(key)
+        return known if kept is None else _First(kept, call if known is None else known.call)
     first = _firsts.setdefault(key, _First(seconds, call))
     while len(_firsts) > _MOST_FIRSTS:
         with contextlib.suppress(KeyError):  # another thread took it
@@ -241,8 +273,15 @@ def _first_of(key: str | None, seconds: float, call: ModelCall) -> _First | None
 class _Asked:
     """One call of a model, under way or done."""
 
-    def __init__(self, strand: tuple[int, int]) -> None:
+    def __init__(self, strand: tuple[int, int], span: "_Span | None" = None) -> None:
         self.strand = strand
+        # What this thread or task began with: of a pool's thread, one of the items that it works on.
+        self.item: object = self
+        for above in span.line() if span is not None else ():
+            if above.strand == strand:
+                self.item = above
+        self.key: str | None = None  # what it asked, by its name in the cache
+        self.has_no_history = False
         self.begun = time.perf_counter()
         self.ended = self.begun
         self.call: ModelCall | None = None  # until it is done
@@ -265,6 +304,9 @@ class _Span:
         self.function: str | None = None  # the evaluation of a function that this is called from
         self.is_part = False  # of such a function, which has called another module before
         self.was_read = False
+        self.is_shared = False  # its answer is that of another call too, and not judged right after it
+        self.hid_call = False
+        self._strays = _strays
 
     def line(self) -> "Generator[_Span]":
         """Give this call and those it is made from."""
@@ -278,68 +320,125 @@ class _Span:
         *_, last = self.line()
         return last
 
+    def end(self) -> None:
+        """Note that it has ended."""
+        self.ended = time.perf_counter()
+        self._strays = _strays - self._strays
+        if self._is_spread() and not any(asked.call is None or asked.call.cached for asked in self.asked):
+            key = self._key()
+            if key is not None:
+                first_answers.keep_seconds(key, self._own_seconds())
+
     def observation(self) -> Observation:
-        unknown_time = next((asked for asked in tuple(self.asked) if asked.longer < 0), None)
-        time_ms = None if unknown_time is not None else self._seconds() * 1e3
-        if self.meter.is_blind:
-            return unmeasured(_BLIND, time_ms=time_ms)
-        if self.own_run and not self.asked and not self.modules:
-            return unmeasured(
-                "no model call was seen; only those of a dspy.LM can be measured", time_ms=time_ms
-            )
+        seconds, why_no_time = self._seconds()
+        time_ms = None if seconds is None else seconds * 1e3
+        unseen = self._unseen()
+        if unseen is not None:
+            return unmeasured(unseen, time_ms=time_ms)
+        asked = tuple(self.asked)
         reasons: dict[str, str] = {}
-        calls = [asked.call for asked in tuple(self.asked)]
-        if any(call is None for call in calls):
+        if any(one.call is None for one in asked):
             why = "a model call of it was still under way when it ended"
             reasons = dict.fromkeys(("cached_calls", "input_tokens", "output_tokens", "cost_usd"), why)
-        done = [call for call in calls if call is not None]
+        if why_no_time is not None:
+            reasons["time_ms"] = why_no_time
+        done = [(one, one.call) for one in asked if one.call is not None]
 
-        def total(name: str, numbers: list[Any], why: Callable[[ModelCall], str]) -> Any:
-            missing = [call for call, number in zip(done, numbers, strict=True) if number is None]
-            if missing:
-                reasons.setdefault(name, why(missing[0]))
+        def total(name: str, why: Callable[[ModelCall, bool], str], given: str | None = None) -> Any:
+            numbers = [getattr(call, given or name) for _, call in done]
+            for (one, call), number in zip(done, numbers, strict=True):
+                if number is None:
+                    reasons.setdefault(name, why(call, one.has_no_history))
             return None if name in reasons else sum(numbers)
 
-        if unknown_time is not None:
-            name = unknown_time.call.model if unknown_time.call is not None else ""
-            reasons["time_ms"] = f"the model {name!r} was asked, and {_FIRST_UNKNOWN}"
         return Observation(
             time_ms=time_ms,
-            model_calls=len(calls),
-            cached_calls=total("cached_calls", [int(call.cached) for call in done], _no_usage),
-            input_tokens=total("input_tokens", [call.input_tokens for call in done], _no_usage),
-            output_tokens=total("output_tokens", [call.output_tokens for call in done], _no_usage),
-            cost_usd=total("cost_usd", [call.cost_usd for call in done], _no_price),
+            model_calls=len(asked),
+            cached_calls=total("cached_calls", _no_usage, "cached"),
+            input_tokens=total("input_tokens", _no_usage),
+            output_tokens=total("output_tokens", _no_usage),
+            cost_usd=total("cost_usd", _no_price),
             reasons=reasons,
         )
 
-    def _seconds(self) -> float:
-        """Give the wall time, without what a metric took, and with what cached answers took at first."""
+    def _unseen(self) -> str | None:
+        """Tell why it is not known what models were asked; `None` where it is."""
+        if self.meter.is_blind:
+            return _BLIND
+        if self.hid_call:
+            return _HIDDEN
+        if self.asked:
+            return None
+        if self.own_run and not self.modules:
+            return "no model call was seen; only those of a dspy.LM can be measured"
+        strays = self._strays if self.ended is not None else _strays - self._strays
+        return _STRAY if strays else None
+
+    def _seconds(self) -> tuple[float | None, str | None]:
+        """Give the wall time that it takes without a cache; else why that is not known."""
+        asked = tuple(self.asked)
+        if not any(one.longer for one in asked):
+            return self._own_seconds(), None
+        if self._is_spread():
+            key = self._key() if all(one.call is not None and one.call.cached for one in asked) else None
+            first = None if key is None else first_answers.first_seconds(key)
+            if first is not None:
+                return first, None
+        for one in asked:
+            if one.longer < 0:
+                name = one.call.model if one.call is not None else ""
+                return None, f"the model {name!r} was asked, and {_FIRST_UNKNOWN}"
+        if _shares_a_thread(asked, self.strand):
+            return None, _AT_ONCE
+        return self._own_seconds() + _longest(self.asked, self.strand), None
+
+    def _own_seconds(self) -> float:
+        """Give the wall time, without what a metric took."""
         ended = time.perf_counter() if self.ended is None else self.ended
-        return ended - self.begun - _covered(self.judged) + _longest(self.asked, self.strand)
+        return ended - self.begun - _covered(self.judged)
+
+    def _is_spread(self) -> bool:
+        """Tell whether models were asked in other threads or tasks too."""
+        return any(asked.strand != self.strand for asked in self.asked)
+
+    def _key(self) -> str | None:
+        """Name it by all that it asked; `None` where not all of that may be answered from the cache."""
+        keys = [asked.key for asked in self.asked]
+        if None in keys:
+            return None
+        return "all of " + hashlib.sha256("".join(sorted(cast("list[str]", keys))).encode()).hexdigest()
 
 
-def _no_usage(call: ModelCall) -> str:
-    return f"the model {call.model!r} reported no tokens{_hidden()}"
+def _no_usage(call: ModelCall, has_no_history: bool = False) -> str:
+    hint = " (with disable_history=True DSPy keeps none)" if has_no_history else ""
+    return f"the model {call.model!r} reported no tokens{hint}"
 
 
-def _no_price(call: ModelCall) -> str:
+def _no_price(call: ModelCall, has_no_history: bool) -> str:
     if call.input_tokens is None or call.output_tokens is None:
-        return _no_usage(call)
+        return _no_usage(call, has_no_history)
     return (
         f"no price is known for the model {call.model!r}; give it to "
         f"measuring(prices={{{call.model!r}: (dollars per million tokens read, written)}})"
     )
 
 
-def _hidden() -> str:
-    return " (with disable_history=True DSPy keeps none)" if dspy.settings.disable_history else ""
-
-
-_FIRST_UNKNOWN = "its answer came from a cache, and this process has not seen the first one"
+_FIRST_UNKNOWN = "its answer came from a cache, and nobody has timed the first one"
+_AT_ONCE = (
+    "it asked models in several threads, some of the answers came from a cache, and nobody has timed the "
+    "first ones together"
+)
 _BLIND = (
     "a model call was made where the program has set callbacks of its own, so that nobody can tell whose it "
     "was; set them as dspy.context(callbacks=[*dspy.settings.callbacks, ...])"
+)
+_HIDDEN = (
+    "a model call was made where the program has taken away what measures it; leave the callbacks and "
+    "caller_modules of dspy.settings in place"
+)
+_STRAY = (
+    "a model was asked meanwhile in a thread without context, which may have been its; start such a thread "
+    "with contextvars.copy_context().run"
 )
 _SHARED = unmeasured("the program gave this same object as another answer too, and it is judged later")
 _SEVERAL = unmeasured(
@@ -363,6 +462,19 @@ def _covered(times: list[tuple[float, float]]) -> float:
         total += max(0.0, ended - max(begun, reached))
         reached = max(reached, ended)
     return total
+
+
+def _shares_a_thread(asked: tuple[_Asked, ...], root: tuple[int, int]) -> bool:
+    """Tell whether a thread of a pool has worked on several items.
+
+    Cached answers come so quickly that one thread takes what several would, and then it shows nowhere
+    whether the first ones followed one another.
+    """
+    items: dict[tuple[int, int], set[int]] = {}
+    for one in asked:
+        if one.strand != root:
+            items.setdefault(one.strand, set()).add(id(one.item))
+    return any(len(found) > 1 for found in items.values())
 
 
 def _longest(asked: list[_Asked], root: tuple[int, int]) -> float:
@@ -392,6 +504,10 @@ class _Ended(NamedTuple):
     meter: weakref.ref["_Meter"]
     answer: object
     span: _Span
+    earlier: tuple[tuple[object, _Span], ...]  # whole rollouts whose answers nobody has judged yet
+
+
+_MOST_EARLIER = 16
 
 
 # The module that ended last in this thread or task. It is asked first, since a program may give one and
@@ -416,6 +532,11 @@ class _Overhears:
         self._meter.overheard(entry)
 
 
+# Those that there are, and how often a model was asked of which none can tell whose call it was.
+_meters: weakref.WeakSet["_Meter"] = weakref.WeakSet()
+_strays = 0
+
+
 class _Meter(BaseCallback):
     """Collect, for each call of a module, the model calls that are made below it."""
 
@@ -427,15 +548,38 @@ class _Meter(BaseCallback):
         self._by_answer: dict[int, tuple[weakref.ref[Any], _Span, bool]] = {}
         self.is_blind = False
         self._of_functions: set[str] = set()
+        self.used_prices: set[str] = set()
+        self.asked_models: set[str] = set()
+        _meters.add(self)
+
+    def warn_of_unused(self, prices: Mapping[str, Any]) -> None:
+        """Warn of prices that no model has, such as of a misspelt one."""
+        unused = [model for model in prices if model not in self.used_prices]
+        if unused and self.asked_models:
+            _log.warning(
+                "measuring(prices=): no model that was asked is called %s; asked were %s.",
+                ", ".join(map(repr, unused)),
+                ", ".join(map(repr, sorted(self.asked_models))),
+            )
+
+    def was_told(self, call_id: str | None) -> bool:
+        """Tell whether this callback was told of this call of a model."""
+        return call_id in self._lm_calls
 
     def of(self, answer: object) -> Observation:
         """Give what the rollout took whose answer this is."""
         last = _ended.get()
         if last is not None and last.meter() is self and _is_answer(answer, last.answer):
+            for other, span in last.earlier:
+                if _is_answer(answer, other) and not span.was_read:
+                    span.was_read = last.span.is_shared = True
             last.span.was_read = True
+            if last.span.is_shared:
+                return _SHARED
             return _SEVERAL if last.span.is_part else last.span.observation()
         known = self._by_answer.get(id(answer))
         if known is not None and known[0]() is answer:
+            known[1].was_read = True
             return _SHARED if known[2] else known[1].observation()
         return unmeasured(
             "this answer is not what a dspy.Module gave inside of `with measuring():`; a function around a "
@@ -502,13 +646,13 @@ class _Meter(BaseCallback):
         span = self.open_spans.pop(call_id, None)
         if span is None:
             return
-        span.ended = time.perf_counter()
+        span.end()
         if exception is not None:
             return
         before = _ended.get()
         if span.function is not None and before is not None and before.span.function == span.function:
             span.is_part = not before.span.was_read
-        _ended.set(_Ended(weakref.ref(self), outputs, span))
+        _ended.set(_Ended(weakref.ref(self), outputs, span, _not_judged(before, span)))
         for answer in (outputs, *_in_pair(outputs)):
             key = id(answer)
             with contextlib.suppress(TypeError):  # a text or dict: only the thread's last one is known
@@ -527,7 +671,8 @@ class _Meter(BaseCallback):
         span = self._started(call_id, is_module=False)
         if span is None:
             return
-        asked = _Asked(_strand())
+        first_answers.forget()
+        asked = _Asked(_strand(), span)
         for above in span.line():
             above.asked.append(asked)
         self._lm_calls[call_id] = (span, asked, instance, inputs)
@@ -544,12 +689,17 @@ class _Meter(BaseCallback):
         if exception is not None:
             asked.call = ModelCall(name, False, 0, 0, 0.0)
             return
-        entry, key = _entry(lm, outputs), _request_key(lm, inputs)
+        entry, answered = _entry(lm, outputs), first_answers.answered()
         call = ModelCall(name) if entry is None else model_call(entry)
-        if call.input_tokens is None and key in _firsts:  # an answer without usage shows no hit
-            call = call._replace(cached=True)
-        seconds = asked.ended - asked.begun
-        first = _first_of(key, seconds, call)
+        asked.has_no_history = bool(entry is None and dspy.settings.disable_history)
+        if answered is not None and answered.key is not None:
+            asked.key, seconds = answered.key, answered.seconds
+            call = call._replace(cached=answered.cached)
+        else:  # a model with a cache of its own
+            asked.key, seconds = _request_key(lm, inputs), asked.ended - asked.begun
+            if call.input_tokens is None and asked.key in _firsts:  # an answer without usage shows no hit
+                call = call._replace(cached=True)
+        first = _first_of(asked.key, seconds, call)
         if call.cached:
             asked.longer = max(0.0, first.seconds - seconds) if first is not None else -1.0
             if first is not None and call.input_tokens is None:
@@ -565,9 +715,13 @@ class _Meter(BaseCallback):
         if span is None:
             self.is_blind = True
             return
-        asked = _Asked(_strand())
+        asked = _Asked(_strand(), span)
         asked.call = model_call(entry)
-        asked.longer = -1.0 if asked.call.cached else 0.0
+        answered = first_answers.answered()
+        asked.key = None if answered is None else answered.key
+        if asked.call.cached:
+            first = _first_of(asked.key, 0.0, asked.call)
+            asked.longer = -1.0 if first is None else first.seconds
         for above in span.line():
             above.asked.append(asked)
 
@@ -581,9 +735,19 @@ class _Meter(BaseCallback):
         try:
             yield span
         finally:
-            span.ended = time.perf_counter()
+            span.end()
             ACTIVE_CALL_ID.reset(token)
             self.open_spans.pop(call_id, None)
+
+
+def _not_judged(before: _Ended | None, span: _Span) -> tuple[tuple[object, _Span], ...]:
+    """Give the rollouts that ended before this one in its thread or task, and wait for their judgement."""
+    if before is None or before.span.meter is not span.meter:
+        return ()
+    earlier = before.earlier
+    if before.span.outer is None:
+        earlier = (*earlier, (before.answer, before.span))
+    return tuple(one for one in earlier if not one[1].was_read)[-_MOST_EARLIER:]
 
 
 def _in_pair(outputs: Any) -> tuple[Any, ...]:
@@ -619,9 +783,58 @@ def _recorded() -> Generator[_Span]:
         with meter.rollout() as span:
             yield span
         return
+    first_answers.make_ready()
     meter = _Meter({})
     with _with_callback(meter), meter.rollout() as span:
         yield span
 
 
+def program_asked(call: ModelCall) -> None:
+    """Count a call of a model that is a plain function, which DSPy sees nothing of, for the program.
+
+    Args:
+        call: The call.
+    """
+    meter = _active_meter()
+    span = None if meter is None else meter.open_spans.get(cast("str", ACTIVE_CALL_ID.get()))
+    if span is None:
+        return
+    asked = _Asked(_strand(), span)
+    asked.call = call
+    for above in span.line():
+        above.asked.append(asked)
+
+
+def _before_call(lm: Any, call: Any) -> None:
+    if not first_answers.is_ready(lm, call):
+        with judging():  # nobody's program takes that time
+            first_answers.make_ready(lm, call)
+    _notice_unseen()
+
+
+def _is_overheard() -> bool:
+    """Tell whether a meter will be told of this call when it has ended, by the history alone."""
+    if dspy.settings.disable_history or not dspy.settings.max_history_size:
+        return False
+    return any(isinstance(module, _Overhears) for module in dspy.settings.caller_modules or ())
+
+
+def _notice_unseen() -> None:
+    """Note a call of a model that no callback is told of, so that it does not count as none."""
+    global _strays
+    if not _meters or INSIDE_METRIC in thread_local_overrides.get():
+        return
+    call_id, meter = cast("str", ACTIVE_CALL_ID.get()), _active_meter()
+    if meter.was_told(call_id) if meter is not None else _is_overheard():
+        return
+    for one in tuple(_meters):
+        span = one.open_spans.get(call_id)
+        if span is not None:
+            for above in span.line():
+                above.hid_call = True
+            return
+    _strays += 1
+
+
+first_answers.when_asked.append(_before_call)
 recorders.append(_recorded)

@@ -13,10 +13,10 @@ import dspy
 from dspy.clients._deprecation import adapter_message_call
 from dspy.dsp.utils.settings import thread_local_overrides
 
-from .dspy_measuring import INSIDE_METRIC, judging, model_call
+from .dspy_measuring import INSIDE_METRIC, judging, model_call, program_asked
 from .measure import Bill, ModelCall
 
-__all__ = ["BilledCalls", "apart", "ask", "bill", "carried", "carrying", "takes_messages"]
+__all__ = ["BilledCalls", "apart", "ask", "bill", "carried", "carrying", "knows_settings", "takes_messages"]
 
 _MODELS = "skynet_adapters_models"
 
@@ -38,13 +38,14 @@ class BilledCalls(list[Any]):
 
 
 @contextlib.contextmanager
-def apart(bill: Bill | None, name: str) -> Generator[None]:
+def apart(bill: Bill | None, name: str, is_seen: bool) -> Generator[None]:
     """Ask models apart from the program, and put each call on `bill`.
 
     Args:
         bill: Whose calls they are. `None`: no metric's, so that a rollout counts them as its own: what
             is judged must not hide what it costs.
         name: What is asked; a call of it that DSPy does not see is billed without figures.
+        is_seen: DSPy sees the call.
     """
     paid = bill or Bill()
     calls, unseen = BilledCalls(), ModelCall(name)
@@ -68,6 +69,8 @@ def apart(bill: Bill | None, name: str) -> Generator[None]:
         thread_local_overrides.reset(token)
         if not calls:
             paid.add(unseen)
+            if bill is None and not is_seen:
+                program_asked(unseen)
 
 
 def ask(model: Any, messages: list[dict[str, Any]]) -> Any:
@@ -104,6 +107,11 @@ def carrying(models: Any) -> Generator[None]:
         yield
     finally:
         thread_local_overrides.reset(token)
+
+
+def knows_settings() -> bool:
+    """Tell whether this thread has settings of DSPy's own, as its workers have, and plain threads not."""
+    return bool(thread_local_overrides.get())
 
 
 def carried() -> Any:

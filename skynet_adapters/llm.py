@@ -1,8 +1,10 @@
 """`llm`, which a metric asks a model with, and which model that is."""
 
 import contextlib
+import functools
 import importlib
 import json
+import logging
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextvars import ContextVar
@@ -10,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from .errors import DefinitionError, MetricError
 from .images import image_url
-from .measure import Bill, ModelCall, bill_of_judge
+from .measure import Bill, ModelCall, bill_of_judge, is_lost_thread
 from .model_answer import MEND_OF_NO_TEXT, called, model_name, text_of
 from .redaction import hide_keys_of
 from .score import sendable, shown
@@ -24,6 +26,8 @@ __all__ = [
     "models",
     "set_models",
 ]
+
+_log = logging.getLogger("skynet_adapters")
 
 Messages = list[dict[str, Any]]
 
@@ -45,7 +49,9 @@ def llm(
     it costs is in `metric.bill`, and nowhere in the program that is judged. A program that asks with
     it pays itself.
 
-    It waits for the answer; an async metric asks with `await asyncio.to_thread(llm, ...)`.
+    It waits for the answer; an async metric asks with `await asyncio.to_thread(llm, ...)`. Threads that a
+    metric starts itself do not know it, its model and its bill; start them with its context, as in
+    `pool.submit(contextvars.copy_context().run, llm, ...)`.
 
     Args:
         prompt: What to do. With `input` it is the system message, else the user's. `None`: only with
@@ -134,7 +140,7 @@ def models(*, metric_lm: Any = None, reflection_lm: Any = None) -> Generator[Non
         ...     llm("Is it right?", input="2 + 2 = 5")
         'FAIL'
     """
-    chosen, outer = checked_models(metric_lm, reflection_lm), _chosen_for_block()
+    chosen, outer = checked_models(metric_lm, reflection_lm), models_of_block()
     merged = Models(*(outer[at] if model is None else model for at, model in enumerate(chosen)))
     part = _dspy_part()
     with part.carrying(merged) if part is not None else contextlib.nullcontext():
@@ -177,11 +183,17 @@ def chosen_models() -> Models:
         ...     chosen_models().metric_lm
         'openai/gpt-4.1-mini'
     """
-    block = _chosen_for_block()
+    block = models_of_block()
     return Models(*(_for_process[at] if model is None else model for at, model in enumerate(block)))
 
 
-def _chosen_for_block() -> Models:
+def models_of_block() -> Models:
+    """Give the models that were chosen for where this is called, by blocks alone.
+
+    Example:
+        >>> models_of_block()
+        Models(metric_lm=None, reflection_lm=None)
+    """
     chosen = _for_block.get()
     if chosen is None:  # DSPy's worker threads inherit no context variables but DSPy's own
         part = _dspy_part()
@@ -195,7 +207,10 @@ NO_MODEL = "llm() has no model to ask"
 
 def _asked() -> tuple[Any, str]:
     """Find the model to ask, and what it is called in an error."""
-    block = _chosen_for_block()
+    block = models_of_block()
+    is_lost = not any(block) and is_lost_thread() and not _knows_dspys_settings()
+    if is_lost and any(_for_process):
+        _warn_of_lost_thread()
     for chosen in (block, _for_process):
         if chosen.metric_lm is not None:
             return chosen.metric_lm, "the metric model"
@@ -206,7 +221,34 @@ def _asked() -> tuple[Any, str]:
         f"{NO_MODEL}: choose one with metric_lm= on the adapter, as in "
         'as_dspy_metric(score, metric_lm="openai/gpt-4.1-mini"), for a block with '
         "`with models(metric_lm=...):`, or for the process with set_models(metric_lm=...)"
+        + (f". {_LOST}" if is_lost else "")
     )
+
+
+_LOST = (
+    "It was called in a thread that does not know which metric asks; where score starts threads, start them "
+    "with its context, as in pool.submit(contextvars.copy_context().run, llm, prompt, text)"
+)
+
+
+@functools.cache  # once in a process
+def _warn_of_lost_thread() -> None:
+    _log.warning(
+        "llm() asks the model of set_models(...), and its call is on no metric's bill, whatever metric_lm= "
+        "an adapter has. %s.",
+        _LOST,
+    )
+
+
+def _knows_dspys_settings() -> bool:
+    part = _dspy_part()
+    return part is not None and part.knows_settings()
+
+
+def _name_of(model: Any) -> str:
+    if isinstance(model, str):
+        return model
+    return str(getattr(model, "model", None) or getattr(model, "__name__", None) or type(model).__name__)
 
 
 # --- asking it --------------------------------------------------------------------------------------
@@ -264,8 +306,9 @@ def _answer(model: Any, name: str, messages: Messages) -> Any:
         bill.add(ModelCall(name))
         return called(model, messages)
     bill = bill_of_judge() or part.bill()
-    with part.apart(bill, name):
-        return part.ask(model, messages) if part.takes_messages(model) else called(model, messages)
+    is_dspys = part.takes_messages(model)
+    with part.apart(bill, name, is_seen=is_dspys):
+        return part.ask(model, messages) if is_dspys else called(model, messages)
 
 
 def _dspy_part(needed: bool = False) -> Any:

@@ -5,6 +5,7 @@ metric's call. What was not measured is `None`, with the reason beside it, and n
 """
 
 import importlib
+import itertools
 import sys
 import threading
 import time
@@ -25,6 +26,8 @@ __all__ = [
     "begin_judging",
     "bill_of_judge",
     "end_judging",
+    "forget_records",
+    "is_lost_thread",
     "observation",
     "observation_now",
     "observed",
@@ -117,6 +120,8 @@ def unmeasured(why: str, time_ms: float | None = None) -> Observation:
 class Reader(Protocol):
     """Whose function judges: the `Metric`."""
 
+    name: str
+
     @property
     def bill(self) -> "Bill":
         """What its own model calls took."""
@@ -126,12 +131,24 @@ class Reader(Protocol):
         """Note it; `measured` is false where nobody measured."""
         ...
 
+    def warn_once(self, topic: str, message: str, *values: object) -> None:
+        """Log a warning the first time that `topic` comes up."""
+        ...
+
 
 # The record of the rollout that is judged, and who judges it, innermost first.
 _Judged = tuple[Observation | None, tuple[Reader, ...]]
 _judged: ContextVar[_Judged | None] = ContextVar("skynet_adapters_judged", default=None)
 
-_OUTSIDE = unmeasured("no measured rollout is judged here, as when a metric is called by hand")
+# How many judgements have begun, and how many are over, in all threads: counting is atomic, and quick.
+_begun, _over = itertools.count(), itertools.count()
+# Set while this package runs a rollout, so that its threads are not taken for lost ones.
+_running: ContextVar[bool] = ContextVar("skynet_adapters_running", default=False)
+
+_OUTSIDE = unmeasured(
+    "no measured rollout is judged here, as when a metric is called by hand, or in a thread that it started "
+    "without contextvars.copy_context().run"
+)
 _FORGOTTEN = unmeasured("nobody measured this rollout; in DSPy, run it inside `with measuring():`")
 
 
@@ -141,8 +158,27 @@ def bill_of_judge() -> "Bill | None":
     return judged[1][0].bill if judged is not None and judged[1] else None
 
 
+def is_lost_thread() -> bool:
+    """Tell whether a metric judges in another thread, and nothing tells what this one belongs to.
+
+    A thread inherits no context in Python, so that one which a metric starts does not know the metric.
+    """
+    # A count does not tell its number but by its text.
+    return repr(_begun) != repr(_over) and _judged.get() is None and not _running.get()
+
+
+def forget_records() -> None:
+    """Forget a record that `observed` set here, which a program may have left behind to look better."""
+    judged = _judged.get()
+    if judged is not None and not judged[1]:
+        _judged.set(None)
+
+
 def observation() -> Observation:
     """Give what the rollout that is judged now took.
+
+    Threads that a metric starts itself do not know its rollout: read this before, or start them with
+    `contextvars.copy_context().run`.
 
     Returns:
         A frozen record. Outside of a metric's call nothing in it is measured, and `reasons` say so.
@@ -154,6 +190,14 @@ def observation() -> Observation:
         ...     observation().time_ms
         812.0
     """
+    record = _read()
+    if record.time_ms is None and record.model_calls is not None:
+        for reader in (_judged.get() or _NOBODY)[1]:
+            reader.warn_once("time", _NO_TIME, reader.name, record.reasons["time_ms"])
+    return record
+
+
+def _read() -> Observation:
     judged = _judged.get()
     if judged is None:
         return _OUTSIDE
@@ -161,6 +205,14 @@ def observation() -> Observation:
     for reader in readers:
         reader.measurement_was_read(record is not None)
     return record or _FORGOTTEN
+
+
+_NOBODY: _Judged = (None, ())
+_NO_TIME = (
+    "metric %r reads what a rollout took, and the time of this one is not known: %s. Rollouts whose time is "
+    "known do not compare with it. If the answers were cached before anything was timed, begin with an empty "
+    "cache: dspy.configure_cache(enable_disk_cache=False), or disk_cache_dir= a new folder."
+)
 
 
 def service_cost() -> ServiceCost:
@@ -174,7 +226,7 @@ def service_cost() -> ServiceCost:
         ...     service_cost().usd
         0.002
     """
-    now = observation()
+    now = _read()
     return ServiceCost(
         usd=now.cost_usd,
         input_tokens=now.input_tokens,
@@ -221,12 +273,13 @@ def begin_judging(reader: Reader, observation: Observation | None) -> Token[Any]
 
     Args:
         reader: Is told when the record is read.
-        observation: The record; `None`: that of the metric around this one, if there is one.
+        observation: The record; `None`: that of the metric or the block around this one, if there is one.
 
     Returns:
         What `end_judging` needs, in the same thread.
     """
     outer = _judged.get()
+    next(_begun)
     if outer is None:
         return _judged.set((observation, (reader,)))
     return _judged.set((observation or outer[0], (reader, *outer[1])))
@@ -234,6 +287,7 @@ def begin_judging(reader: Reader, observation: Observation | None) -> Token[Any]
 
 def end_judging(token: Token[Any]) -> None:
     """Take back what `begin_judging` set."""
+    next(_over)
     _judged.reset(token)
 
 
@@ -267,15 +321,19 @@ def rollout() -> Generator[Rollout]:
         True
     """
     load_parts()
-    if recorders:
-        with recorders[-1]() as measured:
-            yield measured
-        return
-    timed = _Timed()
+    token = _running.set(True)
     try:
-        yield timed
+        if recorders:
+            with recorders[-1]() as measured:
+                yield measured
+            return
+        timed = _Timed()
+        try:
+            yield timed
+        finally:
+            timed.seconds = time.perf_counter() - timed.begun
     finally:
-        timed.seconds = time.perf_counter() - timed.begun
+        _running.reset(token)
 
 
 class _Timed:

@@ -2,14 +2,17 @@
 
 import asyncio
 import contextlib
+import contextvars
 import math
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dspy
 import gepa
 import pytest
+from dspy.clients import execution
 from dspy.utils.callback import BaseCallback
 
 from skynet_adapters import (
@@ -23,7 +26,7 @@ from skynet_adapters import (
     program_artifact,
     program_run,
 )
-from skynet_adapters.dspy_measuring import _Asked, _longest
+from skynet_adapters.dspy_measuring import _Asked, _longest, _shares_a_thread
 from skynet_adapters.measure import observation, service_cost
 
 from .model_server import ModelServer, RefusedError, in_fields, text_of
@@ -364,6 +367,35 @@ def test_an_object_that_is_several_answers_is_not_measured_once_it_is_judged_lat
     assert "same object as another answer" in watching.read[0][1].reasons["cost_usd"]
 
 
+class Constant(dspy.Module):
+    """Gives the same text whatever it has asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.write = dspy.Predict("question -> answer")
+
+    def forward(self, question):
+        for _ in range(int(question[-1])):
+            self.write(question=question)
+        return "yes"
+
+
+@pytest.mark.parametrize("make", [Constant, Shared])
+def test_the_last_of_several_answers_in_one_object_is_not_taken_for_an_earlier_one(make):
+    watching = Watching()
+    metric, program = watching(), make()
+    [case] = cases(1)
+    with ModelServer(in_fields()) as server, dspy.context(lm=server.lm()), measuring():
+        answers = [program(question=f"case-{calls}") for calls in (3, 1)]
+        for answer in answers:
+            metric(case, answer)
+        metric(case, program(question="case-2"))  # judged right after it, as DSPy does
+    (_, first), (_, second), (_, third) = watching.read
+    assert (first.model_calls, second.model_calls) == (None, None)
+    assert "same object as another answer" in first.reasons["cost_usd"]
+    assert third.model_calls == (2 if make is Constant else 1)
+
+
 # --- the judge's own calls --------------------------------------------------------------------------
 
 
@@ -442,6 +474,34 @@ def test_a_program_cannot_hide_its_calls_behind_the_judge_s():
     assert rollouts(watching) == served_rollouts(server)
 
 
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_program_that_asks_a_function_pays_for_it_by_calls(others):
+    from skynet import llm
+
+    watching, predict = Watching(), dspy.Predict("question -> answer")
+
+    def run(artifact, input):
+        for _ in range(others):
+            predict(question=input["question"])
+        return llm("Answer.", input=input["question"])
+
+    class Asking(dspy.Module):
+        def forward(self, question):
+            return dspy.Prediction(answer=run("", {"question": question}))
+
+    def stand_in(messages):
+        return "A"
+
+    with ModelServer(in_fields()) as server, dspy.context(lm=server.lm()), models(metric_lm=stand_in):
+        evaluate(Asking(), watching(), cases(1), server.lm())
+        with as_gepa_adapter(watching.score, run, artifact="x") as adapter:
+            adapter.evaluate([{"input": {"question": "case-1"}}], adapter.seed_candidate)
+    assert len(watching.read) == 2
+    for _, seen in watching.read:
+        assert (seen.model_calls, seen.input_tokens, seen.cost_usd) == (1 + others, None, None)
+        assert "the model 'stand_in' reported no tokens" in seen.reasons["cost_usd"]
+
+
 # --- time -------------------------------------------------------------------------------------------
 
 
@@ -516,18 +576,119 @@ def test_calls_in_the_programs_own_thread_wait_for_those_in_others():
     assert _longest([asked(own, 0, 0.0)], own) == 0.0
 
 
-def test_an_answer_that_was_cached_before_this_process_has_no_time_and_says_so():
+def test_an_answer_that_nobody_has_timed_has_no_time_and_says_so_once(monkeypatch, caplog):
     watching = Watching()
+    metric = watching(name="speedy")
     with ModelServer(in_fields()) as server:
         lm = server.lm(cache=True)
-        devset = cases(1, 1_200)
-        with dspy.context(lm=lm):
-            dspy.Predict("question -> answer")(question=devset[0].question)  # nobody measures
-        evaluate(dspy.Predict("question -> answer"), watching(), devset, lm)
+        devset = cases(2, 1_200)
+        with dspy.context(lm=lm), monkeypatch.context() as without:
+            without.setattr(execution, "execute", execution.execute.__wrapped__)  # as before this package
+            for case in devset:
+                dspy.Predict("question -> answer")(question=case.question)
+        evaluate(dspy.Predict("question -> answer"), metric, devset, lm)
+    for _, seen in watching.read:
+        assert seen.time_ms is None
+        assert "came from a cache, and nobody has timed the first one" in seen.reasons["time_ms"]
+    assert math.isclose(sum(seen.cost_usd for _, seen in watching.read), sum(c.cost for c in server.served))
+    [told] = [record.message for record in caplog.records if "'speedy' reads what" in record.message]
+    assert "dspy.configure_cache(enable_disk_cache=False)" in told
+
+
+@pytest.mark.parametrize("ask", ["sync", "async"])
+@pytest.mark.parametrize("cache", ["memory", "disk"])
+def test_an_answer_that_was_cached_before_anybody_measured_has_the_time_of_the_first_one(ask, cache):
+    watching = Watching()
+    predict, first = dspy.Predict("question -> answer"), 1_210 + 2 * (ask == "sync") + (cache == "disk")
+
+    def program(question):
+        return asyncio.run(predict.acall(question=question)) if ask == "async" else predict(question=question)
+
+    [case] = cases(1, first)
+    with ModelServer(in_fields(), lambda messages: 0.3) as server, dspy.context(lm=server.lm(cache=True)):
+        program(case.question)
+        if cache == "disk":
+            dspy.cache.reset_memory_cache()  # as it is in the next process
+        with measuring():
+            watching()(case, program(case.question))
     [(_, seen)] = watching.read
-    assert seen.time_ms is None
-    assert "came from a cache, and this process has not seen the first one" in seen.reasons["time_ms"]
+    assert len(server.served) == seen.cached_calls == 1
+    assert 300 <= seen.time_ms < 600
     assert seen.cost_usd == server.served[0].cost
+
+
+def test_a_baseline_outside_of_the_block_does_not_decide_which_program_wins():
+    """The quick program is asked first, with nobody measuring; it must not count as one of unknown time."""
+    with ModelServer(in_fields(), lambda messages: 0.6 if "slowly" in text_of(messages) else 0.1) as server:
+        lm = server.lm(cache=True)
+        quick = dspy.Predict(dspy.Signature("question -> answer", "Answer quickly."))
+        slow = dspy.Predict(dspy.Signature("question -> answer", "Answer slowly."))
+        devset = cases(4, 1_350)
+
+        def score(input, output, expected=None):
+            seconds = (observation().time_ms or math.inf) / 1e3
+            return min(1.0, 0.05 / seconds), {"feedback": f"{seconds:.1f} s."}
+
+        with dspy.context(lm=lm):
+            dspy.Evaluate(devset=devset, metric=as_dspy_metric(score), num_threads=4)(quick)
+        scores = [evaluate(program, as_dspy_metric(score), devset, lm).score for program in (quick, slow)]
+    assert len(server.served) == 8
+    assert scores[0] > scores[1] > 0
+
+
+class Fan(dspy.Module):
+    """Asks eight times at once."""
+
+    def __init__(self, in_pool):
+        super().__init__()
+        self.write, self.in_pool = dspy.Predict("question -> answer"), in_pool
+
+    def forward(self, question):
+        questions = [f"{question} {letter}" for letter in "abcdefgh"]
+        if self.in_pool:
+            with ThreadPoolExecutor(8) as pool:
+                asked = [
+                    pool.submit(contextvars.copy_context().run, self.write, question=one) for one in questions
+                ]
+                return next(one.result() for one in asked)
+        pairs = [(self.write, {"question": one}) for one in questions]
+        return dspy.Parallel(num_threads=8, disable_progress_bar=True)(pairs)[0]
+
+
+@pytest.mark.parametrize("in_pool", [True, False])
+def test_cached_answers_of_a_program_that_fans_out_take_as_long_as_the_first_ones(in_pool):
+    first, second = Watching(), Watching()
+    with ModelServer(in_fields(), lambda messages: 0.4) as server:
+        lm, devset = server.lm(cache=True), cases(1, 1_120 + in_pool)
+        evaluate(Fan(in_pool), first(), devset, lm)
+        evaluate(Fan(in_pool), second(), devset, lm)
+    [(_, real)], [(_, cached)] = first.read, second.read
+    assert (real.cached_calls, cached.cached_calls, len(server.served)) == (0, 8, 8)
+    assert cached.time_ms == pytest.approx(real.time_ms, abs=0.01)
+
+
+def test_a_fan_whose_first_answers_came_otherwise_has_no_time_where_a_thread_serves_several():
+    own, pool = (1, 0), (2, 0)
+    one, other = _Asked(pool), _Asked(pool)
+    assert _shares_a_thread((_Asked(own), _Asked(own), one), own) is False
+    assert _shares_a_thread((one, other), own) is True
+    other.item = one.item  # calls that follow one another in one item
+    assert _shares_a_thread((one, other), own) is False
+
+
+def test_what_is_loaded_for_the_first_call_is_no_rollouts_time(monkeypatch):
+    import skynet_adapters.dspy_first_answers as first_answers
+
+    watching, program = Watching(), dspy.Predict("question -> answer")
+    loaded = []
+    monkeypatch.setattr(
+        first_answers, "model_info", lambda *names: loaded.append(threading.Event().wait(0.6))
+    )
+    with ModelServer(in_fields()) as server, dspy.context(lm=server.lm()), measuring():
+        monkeypatch.setattr(first_answers, "_ready", False)
+        watching()(cases(1)[0], program(question="case-0"))
+    assert loaded == [False]
+    assert watching.read[0][1].time_ms < 600
 
 
 def test_the_order_of_evaluation_does_not_decide_which_program_wins():
@@ -564,7 +725,9 @@ def test_a_model_without_a_price_is_named_and_can_be_given_one():
     assert priced.read[0][1].cost_usd == pytest.approx(40e-6)
 
 
-@pytest.mark.parametrize("price", [1.0, (1.0,), (-1, 2), ("a", "b"), None])
+@pytest.mark.parametrize(
+    "price", [1.0, (1.0,), (-1, 2), ("a", "b"), ("1", "2"), "12", (True, 2), {1, 2}, None]
+)
 def test_a_price_that_is_no_pair_of_numbers_is_refused(price):
     from skynet_adapters import DefinitionError
 
@@ -573,6 +736,45 @@ def test_a_price_that_is_no_pair_of_numbers_is_refused(price):
         measuring(prices={"m": price}),
     ):
         pass
+
+
+@pytest.mark.parametrize("prices", [["m"], "m", 3])
+def test_prices_that_are_no_dict_are_refused(prices):
+    from skynet_adapters import DefinitionError
+
+    with pytest.raises(DefinitionError, match="must be a dict of models"), measuring(prices=prices):
+        pass
+
+
+def test_prices_of_a_block_around_hold_inside_and_one_that_no_model_has_is_told(caplog):
+    from .scripted import answering
+
+    watching, [case] = Watching(), cases(1)
+    with (
+        dspy.context(lm=answering(lambda question: "A")),
+        measuring(prices={"scripted/model": (2, 4)}),
+        measuring(prices={"scripted/modle": (1, 1)}),
+    ):
+        watching()(case, dspy.Predict("question -> answer")(question=case.question))
+    assert watching.read[0][1].cost_usd == pytest.approx(40e-6)
+    [told] = [record.message for record in caplog.records if "prices=" in record.message]
+    assert "no model that was asked is called 'scripted/modle'; asked were 'scripted/model'" in told
+
+
+def test_a_history_that_the_program_turns_off_is_named_as_the_reason():
+    class Forgetful(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.write = dspy.Predict("question -> answer")
+
+        def forward(self, question):
+            with dspy.context(disable_history=True):
+                return self.write(question=question)
+
+    watching = Watching()
+    with ModelServer(in_fields()) as server:
+        evaluate(Forgetful(), watching(), cases(1), server.lm())
+    assert "with disable_history=True" in watching.read[0][1].reasons["cost_usd"]
 
 
 def test_without_a_history_tokens_and_cost_are_unknown_and_not_nothing():
@@ -625,6 +827,72 @@ def test_calls_where_a_program_has_set_callbacks_of_its_own_are_not_measured_and
         assert (seen.model_calls, seen.cost_usd) == (None, None)
         assert "set callbacks of its own" in seen.reasons["cost_usd"]
         assert seen.time_ms > 0
+
+
+class Hiding(dspy.Module):
+    """Asks where nothing hears it."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.write, self.way = dspy.Predict("question -> answer"), way
+
+    def forward(self, question):
+        lm = dspy.settings.lm
+        match self.way:
+            case "settings":
+                with dspy.context(callbacks=[], caller_modules=[]):
+                    self.write(question=question)
+            case "history":
+                with dspy.context(callbacks=[], disable_history=True):
+                    self.write(question=question)
+            case "forward":
+                lm.forward(prompt=question)
+            case "thread":
+                thread = threading.Thread(target=lambda: lm(question))
+                thread.start()
+                thread.join()
+        return dspy.Prediction(answer="A")
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("settings", "taken away what measures it"),
+        ("history", "taken away what measures it"),
+        ("forward", "taken away what measures it"),
+        ("thread", "in a thread without context"),
+    ],
+)
+def test_a_call_that_a_program_hides_does_not_count_as_none(way, said):
+    watching = Watching()
+    with ModelServer(in_fields()) as server:
+        evaluate(Hiding(way), watching(), cases(2), server.lm())
+    assert len(server.served) == len(watching.read) == 2
+    for _, seen in watching.read:
+        assert (seen.model_calls, seen.cost_usd) == (None, None)
+        assert said in seen.reasons["cost_usd"]
+        assert seen.time_ms > 0
+
+
+def test_a_record_that_a_program_leaves_behind_is_not_what_it_is_judged_with():
+    from skynet_adapters import Observation
+    from skynet_adapters.measure import observed
+
+    left = []
+
+    class Forging(dspy.Module):
+        def forward(self, question):
+            left.append(observed(Observation(time_ms=0.0, cost_usd=0.0)))
+            left[-1].__enter__()
+            return dspy.Prediction(answer="A")
+
+    watching = Watching()
+    contextvars.copy_context().run(
+        lambda: watching()(cases(1)[0], Forging()(question="case-0")),
+    )
+    [(_, seen)] = watching.read
+    assert (seen.time_ms, seen.cost_usd) == (None, None)
+    assert "nobody measured this rollout" in seen.reasons["cost_usd"]
 
 
 def test_a_function_around_a_module_is_not_measured_and_says_so():
