@@ -22,7 +22,7 @@ from .deadline import end_idle_helpers, start
 from .errors import DefinitionError, MetricBroken, MetricError
 from .gepa_values import is_dspys
 from .isolated import RunProcesses, most_processes
-from .llm import Models, models
+from .llm import Models, models, models_of_block
 from .measure import Observation, unmeasured
 from .metric import Metric
 from .options import checked_isolation, checked_memory_limit
@@ -92,6 +92,8 @@ class Rollouts:
     ) -> None:
         self.metric = metric
         self._models = chosen or Models()
+        # `optimize_anything` has a pool of its own, whose threads know no block (gepa 0.1.4).
+        self._models_when_made = models_of_block()
         self.max_workers = _checked_workers(max_workers)
         seconds = _checked_seconds(run_timeout)
         self.run_timeout = None if run is artifact_itself else seconds  # which takes no time
@@ -119,7 +121,8 @@ class Rollouts:
             **self.__dict__,
             "_executor": None,
             "_models": Models(),
-            "lost_models": any(self._models),
+            "_models_when_made": Models(),
+            "lost_models": any(self._models) or any(self._models_when_made),
         }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -175,17 +178,18 @@ class Rollouts:
     def ran(self, job: Job, log: LogContext | None) -> Ran:
         """Run one case in this thread, or in a process that it waits for."""
         if self._processes is not None:
-            return self._processes.ran(job.artifact, job.input, self.run_timeout)
+            with self._choosing(Models()):
+                return self._processes.ran(job.artifact, job.input, self.run_timeout)
         # A copy, so that `run` cannot change the case.
         call = functools.partial(_logged, log, self._run, job.artifact, protected(job.input))
-        with measure.rollout() as measured:
+        with self._choosing(Models()), measure.rollout() as measured:
             ran = attempt(self._run, call, self.run_timeout)
         return ran._replace(observation=measured.observation())
 
     def judged(self, job: Job, ran: Ran) -> Trajectory:
         """Judge what `run` made of a case."""
         if ran.fault is None:
-            with models(**self._models._asdict()) if any(self._models) else contextlib.nullcontext():
+            with self._choosing(self._models):
                 score = self.metric.score_case(
                     job.input, ran.output, job.expected, observation=self._observation(ran)
                 )
@@ -197,6 +201,17 @@ class Rollouts:
     def seconds_to_wait(self) -> float | None:
         """How long a batch waits for a case that it has started; a process of its own is always heard of."""
         return None if self._processes is not None else self.run_timeout
+
+    def _choosing(self, given: Models) -> contextlib.AbstractContextManager[None]:
+        """Choose what `llm` asks: what is given, else a block around this, else the one at the start."""
+        if not any(given) and not any(self._models_when_made):
+            return contextlib.nullcontext()
+        around = models_of_block()
+        before = self._models_when_made if not any(around) else Models()
+        return models(
+            metric_lm=before.metric_lm if given.metric_lm is None else given.metric_lm,
+            reflection_lm=before.reflection_lm if given.reflection_lm is None else given.reflection_lm,
+        )
 
     def _observation(self, ran: Ran) -> Observation:
         if self._run is artifact_itself:

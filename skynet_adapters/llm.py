@@ -245,12 +245,6 @@ def _knows_dspys_settings() -> bool:
     return part is not None and part.knows_settings()
 
 
-def _name_of(model: Any) -> str:
-    if isinstance(model, str):
-        return model
-    return str(getattr(model, "model", None) or getattr(model, "__name__", None) or type(model).__name__)
-
-
 # --- asking it --------------------------------------------------------------------------------------
 
 

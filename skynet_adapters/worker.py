@@ -309,6 +309,7 @@ class _Parent:
     """The process that started this one; as a `measure.Reader` it learns that a record is read."""
 
     def __init__(self, connection: Connection) -> None:
+        self.name = ""
         self.bill = Bill()  # of models that the function chooses itself, which nobody sees
         self._connection = connection
         self._sending = threading.Lock()
@@ -375,3 +376,6 @@ class _Parent:
     def measurement_was_read(self, measured: bool) -> None:
         """Tell the parent, whose metric it is."""
         self.send("read")
+
+    def warn_once(self, topic: str, message: str, *values: object) -> None:
+        """Leave it to the parent, which reads the record for itself when it is told of that."""

@@ -2,11 +2,13 @@
 
 import asyncio
 import base64
+import contextvars
 import copy
 import io
 import logging
 import math
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import cloudpickle
 import dspy
@@ -31,6 +33,8 @@ from skynet_adapters import (
 )
 from skynet_adapters.deadline import wait_within
 from skynet_adapters.images import image_url
+from skynet_adapters.llm import _warn_of_lost_thread
+from skynet_adapters.measure import rollout
 
 from .model_server import ModelServer, RefusedError, in_fields, text_of
 from .scripted import answering, examples
@@ -464,6 +468,89 @@ def test_a_thread_of_the_metric_s_own_that_gets_the_context_asks_the_same_model(
     with models(metric_lm=saying("PASS")):
         assert metric.score_case({}, "A").feedback == "PASS"
     assert metric.bill.calls == 1
+
+
+def in_a_pool(prompt, text, in_context):
+    with ThreadPoolExecutor(1) as pool:
+        ask = (
+            contextvars.copy_context().run if in_context else lambda call, *args, **more: call(*args, **more)
+        )
+        return pool.submit(ask, llm, prompt, input=text).result()
+
+
+def test_a_plain_thread_of_the_metric_s_own_has_no_model_and_is_told_the_mend():
+    def score(input, output, expected=None):
+        return 1.0, {"feedback": in_a_pool("Right?", output, in_context=False)}
+
+    result = as_dspy_metric(score, metric_lm=saying("Yes."))(examples(1)[0], dspy.Prediction(answer="A"))
+    assert "contextvars.copy_context().run" in str(result.error)
+
+
+def test_a_plain_thread_that_asks_the_process_s_model_is_warned_of_once(caplog):
+    def score(input, output, expected=None):
+        return 1.0, {"feedback": in_a_pool("Right?", output, in_context=False)}
+
+    _warn_of_lost_thread.cache_clear()
+    set_models(metric_lm=saying("Of the process."))
+    metric = as_dspy_metric(score, metric_lm=saying("Of the adapter."))
+    for example in examples(2):
+        assert "Of the process." in metric(example, dspy.Prediction(answer="A")).feedback
+    [told] = [record.message for record in caplog.records if "set_models" in record.message]
+    assert "on no metric's bill" in told
+    assert "contextvars.copy_context().run" in told
+
+
+def test_neither_threads_with_the_context_nor_programs_nor_calls_by_hand_are_warned_of(caplog):
+    def score(input, output, expected=None):
+        with ThreadPoolExecutor(1) as pool:  # a program that runs while a metric judges
+            pool.submit(program_of_another).result()
+        return 1.0, {"feedback": in_a_pool("Right?", output, in_context=True)}
+
+    def program_of_another():
+        with rollout():
+            return llm("Answer.")
+
+    _warn_of_lost_thread.cache_clear()
+    set_models(metric_lm=saying("Of the process."))
+    metric = as_dspy_metric(score, metric_lm=saying("Of the adapter."))
+    assert "Of the adapter." in metric(examples(1)[0], dspy.Prediction(answer="A")).feedback
+    assert metric.metric.bill.calls == 1
+    assert in_a_pool("By hand", "", in_context=False) == "Of the process."
+    assert [record for record in caplog.records if "llm()" in record.message] == []
+
+
+@pytest.mark.parametrize("batch", [True, False])
+def test_a_block_reaches_the_pool_of_optimize_anything(batch):
+    def score(input, output, expected=None):
+        return 0.5, {"feedback": llm("Right?", input=output)}
+
+    with models(metric_lm=saying("Of the block.")):
+        evaluator = as_gepa_evaluator(score, lambda artifact, input: llm("Answer.", input=artifact))
+        given = {"batch_evaluator": evaluator.batch} if batch else {"evaluator": evaluator}
+        optimize_anything(
+            "Answer.",
+            dataset=[{"input": {"q": str(number)}} for number in range(3)],
+            config=GEPAConfig(
+                engine=EngineConfig(max_metric_calls=6),
+                reflection=ReflectionConfig(reflection_lm=lambda prompt: "```\nAnswer.\n```"),
+            ),
+            **given,
+        )
+    assert len(evaluator.metric.failures) == 0
+    assert evaluator.metric.bill.calls == evaluator.metric.calls > 0
+
+
+def test_a_block_around_the_run_goes_before_the_one_that_the_evaluator_was_made_in():
+    def score(input, output, expected=None):
+        return 0.5, {"feedback": llm("Right?", input=output)}
+
+    with models(metric_lm=saying("When made.")):
+        evaluator = as_gepa_evaluator(score)
+        given = as_gepa_evaluator(score, metric_lm=saying("Given."))
+    assert evaluator("A")[1]["Feedback"].startswith("When made.")
+    with models(metric_lm=saying("Around.")):
+        assert evaluator("B")[1]["Feedback"].startswith("Around.")
+        assert given("B")[1]["Feedback"].startswith("Given.")
 
 
 def test_models_stay_behind_when_an_adapter_is_saved_and_it_says_so(caplog):
