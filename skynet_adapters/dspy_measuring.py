@@ -379,7 +379,7 @@ class _Span:
         asked = tuple(self.asked)
         if not any(one.longer for one in asked):
             return self._own_seconds(), None
-        if self._is_spread():
+        if len(asked) > 1:  # kept where the first ones were at once, which cached ones need not show
             key = self._key() if all(one.call is not None and one.call.cached for one in asked) else None
             first = None if key is None else first_answers.first_seconds(key)
             if first is not None:
