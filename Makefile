@@ -11,7 +11,7 @@ export LITELLM_LOCAL_MODEL_COST_MAP := True
 EXTRAS := optimizers data isolation notebook test dev
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench lock clean
+.PHONY: help demo test check format bench soak lock clean
 
 help: ## print this list
 	@echo "Targets (make PYTHON=python3.12 TARGET takes another Python):"
@@ -35,6 +35,10 @@ format: $(STAMP) ## format the code and mend what ruff can mend
 bench: $(STAMP) ## measure against hand-written metrics
 	@cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
 	DSPY_CACHEDIR="$$cache" $(BIN)/python benchmarks/run.py $(ARGS)
+
+soak: $(STAMP) ## call metrics 100,000 times from 64 threads and check; ARGS="--calls 10000" for less
+	@cache=$$(mktemp -d) && trap 'rm -rf "$$cache"' EXIT && \
+	DSPY_CACHEDIR="$$cache" $(BIN)/python benchmarks/soak.py $(ARGS)
 
 lock: .venv-lock/.installed ## write requirements.lock anew from pyproject.toml; ARGS=--upgrade takes newer versions
 	CUSTOM_COMPILE_COMMAND="make lock" .venv-lock/bin/pip-compile --quiet --strip-extras \
