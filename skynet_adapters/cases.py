@@ -332,12 +332,19 @@ def _own_id(record: _Record, column: str | None) -> str | None:
         return None
     # bool is an int for Python, but nobody numbers cases True and False.
     if isinstance(value, bool) or not isinstance(value, str | int | float | Decimal) or value == "":
-        wrong = "empty" if value in (None, "") else f"{_described(value)}, not a text or a number"
+        # An array cannot be asked whether it is one of two values.
+        is_empty = value is None or isinstance(value, str)
+        wrong = "empty" if is_empty else f"{_described(value)}, not a text or a number"
         raise DataError(
             f"{record.place}: the id in {column or 'id'!r} is {wrong}. "
             "Mend it, or name a column that has an id in every record: id=..."
         )
-    return str(value)
+    try:
+        return str(value)
+    except ValueError as error:  # Python writes no number of more than 4,300 digits
+        raise DataError(
+            f"{record.place}: the id in {column or 'id'!r} is too long a number: {error}"
+        ) from None
 
 
 def _input_fields(record: _Record, origin: _Origin, mapping: _Mapping) -> dict[str, Any]:
@@ -712,7 +719,7 @@ def _check_cells(row: list[str], header: list[str], place: str) -> None:
 
 def _items(source: Any) -> list[Any]:
     if isinstance(source, Mapping):
-        names = _listed([str(name) for name in cast("Mapping[Any, Any]", source)])
+        names = _listed([_as_text(name) for name in cast("Mapping[Any, Any]", source)])
         raise DataError(
             f"load_cases: one dict was given, with {names}. Give a list of records; of a data set with "
             'several splits give one, such as dataset["train"].'
@@ -728,8 +735,11 @@ def _items(source: Any) -> list[Any]:
 def _item_records(items: Iterable[Any]) -> Iterator[_Record]:
     for number, item in enumerate(items, 1):
         place = f"record {number}"
-        # A row of a data set may be some other Mapping than a dict.
-        fields = dict(cast("Mapping[Any, Any]", item)) if isinstance(item, Mapping) else item
+        try:
+            # A row of a data set may be some other Mapping than a dict, which reads its files only now.
+            fields = dict(cast("Mapping[Any, Any]", item)) if isinstance(item, Mapping) else item
+        except Exception as error:
+            raise DataError(f"{place} cannot be read: {_shown(error)}. Mend it, or leave it out.") from error
         yield _Record(place, place, _plain_fields(fields, place))
 
 
@@ -776,9 +786,12 @@ def _plain(value: Any) -> Any:
 
 def _numpy_kind(value: Any) -> str | None:
     """Return the dtype's letter of a numpy scalar; `None` for everything else, arrays included."""
-    if getattr(value, "shape", None) != ():
+    try:
+        if getattr(value, "shape", None) != ():
+            return None
+        letter = getattr(getattr(value, "dtype", None), "kind", None)
+    except Exception:  # an object of the user's own that raises when it is asked
         return None
-    letter = getattr(getattr(value, "dtype", None), "kind", None)
     return letter if isinstance(letter, str) else None
 
 

@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from pathlib import Path
 from types import MappingProxyType
@@ -126,6 +126,37 @@ def test_an_id_that_is_neither_text_nor_number_is_refused(wrong: Any) -> None:
     assert repr(wrong) in text
     assert "not a text or a number" in text
     assert "id=..." in text
+
+
+def test_an_id_that_cannot_be_written_or_compared_is_refused() -> None:
+    array = np.array([1, 2])
+    assert refusal([{"id": array, "input": {}}]).startswith("record 1: the id in 'id' is the ndarray array(")
+    assert "is too long a number" in refusal([{"id": 10**5_000, "input": {}}])
+
+
+def test_a_row_that_cannot_be_read_is_named() -> None:
+    class Row(Mapping):
+        def __getitem__(self, name: str) -> Any:
+            raise OSError("image file is truncated")
+
+        def __iter__(self) -> Iterator[str]:
+            return iter(["input"])
+
+        def __len__(self) -> int:
+            return 1
+
+    assert refusal([NATIVE, Row()]) == (
+        "record 2 cannot be read: OSError('image file is truncated'). Mend it, or leave it out."
+    )
+
+
+def test_an_object_that_raises_when_it_is_asked_passes_as_it_is() -> None:
+    class Closed:
+        def __getattr__(self, name: str) -> Any:
+            raise RuntimeError("closed")
+
+    held = Closed()
+    assert load_cases([{"input": {"held": held}}])[0].input["held"] is held
 
 
 def test_an_empty_id_is_refused() -> None:
