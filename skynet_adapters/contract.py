@@ -147,7 +147,12 @@ def _loaded(metric: Any, options: MetricOptions) -> tuple[str, list[Check], Trie
         why, _, mend = str(error).rpartition("; ")
         return name, [loads, _failed("Signature", why or mend, mend if why else "")], None
     # Every call of a trial is made, counted here alone, and stops nothing.
-    own: dict[str, Any] = made.options | {"memo": None, "stop_after": None, "max_failures_in_a_row": None}
+    own: dict[str, Any] = made.options | {
+        "memo": None,
+        "memo_dir": None,
+        "stop_after": None,
+        "max_failures_in_a_row": None,
+    }
     return (
         made.name,
         [loads, Check("Signature", "passed", _signature(made.score))],

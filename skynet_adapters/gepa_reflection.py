@@ -90,6 +90,11 @@ class ReflectionLM:
         hide_keys_of(model)
         self.name = model_name(model)
 
+    @property
+    def decided_by(self) -> Any:
+        """What decides its answers: the model that it asks."""
+        return self._model
+
     def __getstate__(self) -> dict[str, Any]:
         """Leave the model behind: it holds locks and keys."""
         return {**self.__dict__, "_model": None}

@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import os
 import threading
 import time
 import weakref
@@ -30,6 +31,7 @@ from .stopping import StopRule
 
 if TYPE_CHECKING:
     from .isolated import ScoreProcesses
+    from .memo_store import ScoreStore
 
 __all__ = ["Isolation", "Metric", "ScoreFunction", "as_metric", "isolations", "metric_with"]
 
@@ -94,6 +96,11 @@ class Metric:
         memo: `"rollout"` judges each rollout once. `"content"` also answers for the same
             `(input, output, expected)` from elsewhere, and so freezes one sample of a judge that is
             not deterministic. `None`: every call judges.
+        memo_dir: Folder, made when it is missing, in which the judgements of `memo="content"` outlast the
+            process; many processes may share it. They are known by the metric's `fingerprint` and by the
+            models that `llm` and DSPy would ask; what else decides, such as a server that the metric asks by
+            itself, is for you to know. Failures are not kept, nor what JSON cannot hold. At most the newest
+            50,000. `None`: they end with the process.
         timeout: Seconds that one call may take, above 0 and at most 600. `None`: no limit, and the
             function is called in the caller's own thread.
         stop_after: After so many rollouts on which the function failed, without one success ever,
@@ -151,6 +158,7 @@ class Metric:
         failure_score: float = 0.0,
         success_threshold: float | None = None,
         memo: Literal["rollout", "content"] | None = "rollout",
+        memo_dir: str | os.PathLike[str] | None = None,
         timeout: float | None = 60.0,
         stop_after: int | None = 5,
         max_failures_in_a_row: int | None = None,
@@ -171,6 +179,7 @@ class Metric:
                 failure_score=failure_score,
                 success_threshold=success_threshold,
                 memo=memo,
+                memo_dir=memo_dir,
                 timeout=timeout,
                 stop_after=stop_after,
                 max_failures_in_a_row=max_failures_in_a_row,
@@ -199,6 +208,7 @@ class Metric:
         self.success_threshold = 1.0 if threshold is None else threshold
         self._rollouts = None if options["memo"] is None else RolloutMemo[Score]()
         self._contents = ContentMemo[Score]() if options["memo"] == "content" else None
+        self._store = _store(self, options.get("memo_dir"))
         self._seen_names: dict[str, None] = dict.fromkeys(self._names or ())
         self._names_were_read = False
         self.failures = Failures(self)
@@ -443,6 +453,8 @@ class Metric:
         Args:
             measured: Whether there was anything to read.
         """
+        if self._contents is not None and self._store is not None:
+            self._store.turn_off()
         self._contents = None
         if not measured:
             self.warn_once(
@@ -460,13 +472,16 @@ class Metric:
         if score.error is None:
             self._stop.has_succeeded = True
             self._stop.row = 0
-            if score.scores:
-                for name in score.scores:
-                    if name not in self._seen_names:
-                        self._learn_name(name)
-            if self._range is None and not 0.0 <= score.value <= 1.0:
-                self._warn_of_scale(score.value)
+            self._note_scores(score)
         return score
+
+    def _note_scores(self, score: Score) -> None:
+        if score.scores:
+            for name in score.scores:
+                if name not in self._seen_names:
+                    self._learn_name(name)
+        if self._range is None and not 0.0 <= score.value <= 1.0:
+            self._warn_of_scale(score.value)
 
     def _asked(self, input: Any, output: Any, expected: Any) -> tuple[Score, Any]:
         """Ask the user's function; gives a `Score` whatever it does, and what it returned."""
@@ -547,7 +562,7 @@ class Metric:
         try:
             return contents.get_or_compute(
                 key,
-                functools.partial(self._judged_for_others, input, output, expected),
+                functools.partial(self._judged_for_others, key, input, output, expected),
                 keep=lambda score: score.error is None,
                 wait=not _awaited.get() and not any(isolation.inside() for isolation in isolations),
                 seconds=self._timeout,
@@ -559,12 +574,20 @@ class Metric:
                 )
             ), False
 
-    def _judged_for_others(self, input: Any, output: Any, expected: Any) -> Score:
+    def _judged_for_others(self, key: bytes, input: Any, output: Any, expected: Any) -> Score:
+        store = self._store
+        kept = None if store is None else store.get(key)
+        if kept is not None:
+            self._note_scores(kept)
+            return kept
         token = _awaited.set(True)
         try:
-            return self._judged(input, output, expected)
+            score = self._judged(input, output, expected)
         finally:
             _awaited.reset(token)
+        if store is not None and score.error is None and self._contents is not None:
+            store.put(key, score)
+        return score
 
     # --- failures ----------------------------------------------------------------------------
 
@@ -623,6 +646,14 @@ class Metric:
                 return
             self._warned.add(topic)
         _log.warning(message, *values)
+
+
+def _store(metric: Metric, folder: str | None) -> "ScoreStore | None":
+    if folder is None:
+        return None
+    from .memo_store import ScoreStore  # here, since it needs `load`, which needs this module
+
+    return ScoreStore(folder, metric.name, metric)
 
 
 def as_metric(score: "ScoreFunction | Metric", **options: Unpack[MetricOptions]) -> Metric:

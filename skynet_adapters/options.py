@@ -3,10 +3,11 @@
 import contextlib
 import difflib
 import math
+import os
 import sys
 import threading
 from collections.abc import Iterable
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, TypedDict, cast
 
 from .errors import DefinitionError
 from .score import shown
@@ -36,6 +37,7 @@ class MetricOptions(TypedDict, total=False):
     failure_score: float
     success_threshold: float | None
     memo: Literal["rollout", "content"] | None
+    memo_dir: str | os.PathLike[str] | None
     timeout: float | None
     stop_after: int | None
     max_failures_in_a_row: int | None
@@ -64,6 +66,7 @@ def checked_options(options: MetricOptions) -> dict[str, Any]:
         "failure_score": _checked_number("failure_score", given["failure_score"]),
         "success_threshold": _checked_threshold(given["success_threshold"], given["score_range"]),
         "memo": _checked_memo(given["memo"]),
+        "memo_dir": _checked_memo_dir(given["memo_dir"], given["memo"]),
         "timeout": checked_seconds("timeout", given["timeout"], MAX_TIMEOUT_SECONDS),
         "stop_after": _checked_count("stop_after", given["stop_after"]),
         "max_failures_in_a_row": _checked_count("max_failures_in_a_row", given["max_failures_in_a_row"]),
@@ -194,6 +197,20 @@ def checked_seconds(option: str, value: Any, most: float = _MOST_SECONDS) -> flo
         value,
         f"it must be a finite number of seconds, above 0 and at most {most:.3g}; None for no limit",
     )
+
+
+def _checked_memo_dir(value: Any, memo: object) -> str | None:
+    if value is None:
+        return None
+    given: Any = os.fsdecode(cast("Any", value)) if isinstance(value, str | os.PathLike) else None
+    if not given:
+        raise _option_error("memo_dir", cast("Any", value), "it must be the path of a folder")
+    if memo != "content":
+        raise _option_error("memo_dir", given, 'it keeps what memo="content" remembers; pass that too')
+    folder = os.path.abspath(os.path.expanduser(given))
+    if os.path.exists(folder) and not os.path.isdir(folder):
+        raise _option_error("memo_dir", given, "there is a file of that name; give a folder")
+    return folder
 
 
 def _checked_count(option: str, value: object, at_least: int = 1) -> int | None:

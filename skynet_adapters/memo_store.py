@@ -1,0 +1,301 @@
+"""Judgements that outlast the process: what `memo="content"` remembers, in a folder.
+
+They lie in an SQLite database, which many processes of one machine may share, and which a process that is
+killed leaves whole. Nothing in it is ever executed or unpickled. The folder is a help, never a must: what
+goes wrong there costs a judgement that is made again, and a warning.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import sqlite3
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from .llm import chosen_models
+from .load import fingerprint
+from .memo import content_key
+from .score import Score
+
+__all__ = ["ScoreStore"]
+
+_log = logging.getLogger("skynet_adapters")
+
+T = TypeVar("T")
+
+_MOST_ROWS = 50_000
+_MOST_CHARS = 20_000
+_TRIMMED_EVERY = 500
+_BUSY_SECONDS = 2.0
+
+_APPLICATION = 0x534B594E  # tells this package's databases from others
+_SCHEMA = 1
+_TABLE = """
+CREATE TABLE judgement (
+    id INTEGER PRIMARY KEY, metric TEXT NOT NULL, key BLOB NOT NULL,
+    score TEXT NOT NULL, digest BLOB NOT NULL,
+    UNIQUE (metric, key)
+)
+"""
+# In place of all judgements of a metric that reads what a rollout took.
+_MEASURES = b"measures"
+
+
+class ScoreStore:
+    """Keep the judgements of one metric in a folder; nothing here raises an `Exception`.
+
+    Args:
+        folder: Where the databases lie, the newest one in use; made when it is missing.
+        name: The metric's name, for warnings.
+        metric: What the judgements are of; its fingerprint is taken when it is first needed.
+    """
+
+    def __init__(self, folder: str, name: str, metric: Any) -> None:
+        self._folder = Path(folder)
+        self._name = name
+        self._judge = weakref.ref(metric)  # which holds this
+        self._metric = ""  # its fingerprint
+        self._models: tuple[tuple[Any, ...], bytes] | None = None  # those asked last, and their digest
+        self._opened: _Opened | None = None
+        self._opening = threading.Lock()
+        self._first = 0  # databases before this one are damaged
+        self._off = False
+        self._warned: set[str] = set()
+
+    def get(self, key: bytes) -> Score | None:
+        """Give the judgement that was kept, else `None`."""
+        return self._tried(lambda database: self._read(database, self._full(key)))
+
+    def _read(self, database: "_Opened", key: bytes) -> Score | None:
+        row = database.row(self._metric, key)
+        if row is None:
+            return None
+        text, digest = row
+        if digest == _digest(self._metric, key, text):
+            with contextlib.suppress(ValueError, TypeError, KeyError):
+                return _score(text)
+        self._warn("row", "holds a judgement that is damaged, which is made again")
+        return None
+
+    def put(self, key: bytes, score: Score) -> None:
+        """Keep a judgement, unless JSON cannot hold what is in it."""
+        text = _text(score)
+        if text is None:
+            self._warn(
+                "info",
+                "cannot keep every judgement: beside some feedback stands what JSON cannot hold, or what "
+                f"takes over {_MOST_CHARS:,} characters; the next process judges such a case again",
+            )
+            return
+        self._tried(lambda database: database.keep(self._metric, self._full(key), text))
+
+    def turn_off(self) -> None:
+        """Forget every judgement of this metric, for good: equal contents do not score alike."""
+        self._tried(lambda database: database.forget(self._metric))
+        self._off = True
+
+    # --- how it is asked ----------------------------------------------------------------------------
+
+    def _tried(self, ask: "Callable[[_Opened], T]") -> T | None:
+        for _ in range(2):  # once more, where the database was damaged
+            try:
+                database = None if self._off else self._database()
+                return None if database is None else ask(database)
+            except sqlite3.Error as error:
+                if not _is_damage(error):
+                    self._warn("error", f"cannot be used now ({error}); some judgements are made again")
+                    return None
+                self._begin_another(error)
+            except Exception as error:  # a folder that cannot be made, a metric that has no fingerprint
+                self._off = True
+                self._warn("off", f"cannot be used ({type(error).__name__}: {error}); nothing is kept there")
+                return None
+        return None
+
+    def _database(self) -> "_Opened | None":
+        opened = self._opened
+        if opened is None or opened.process != os.getpid():  # no connection may cross a fork
+            if opened is not None and opened.process != os.getpid():
+                self._opening = threading.Lock()  # which another thread may have held when it was forked
+            with self._opening:
+                if self._opened is opened:
+                    self._metric = self._metric or fingerprint(cast("Any", self._judge()))
+                    number = max(self._first, *(_number(path) for path in self._folder.glob(_file("*"))), 0)
+                    opened = _Opened(self._folder / _file(number or ""), number)
+                    self._off = opened.row(self._metric, _MEASURES) is not None
+                    self._opened = opened
+        return None if self._off else self._opened
+
+    def _begin_another(self, error: sqlite3.Error) -> None:
+        # Under another name: other processes may have it open, and SQLite finds what belongs to a database by
+        # its name.
+        with self._opening:
+            damaged, self._opened = self._opened, None
+            highest = max((_number(path) for path in self._folder.glob(_file("*"))), default=0)
+            self._first = 1 + (highest if damaged is None else damaged.number)
+        self._warn(
+            f"damage {self._first}", f"is damaged ({error}); it is left as it is, and another one begun"
+        )
+
+    def _warn(self, topic: str, what: str) -> None:
+        if topic not in self._warned:
+            self._warned.add(topic)
+            _log.warning("metric %r: the memory in %r %s.", self._name, str(self._folder), what)
+
+    def _full(self, key: bytes) -> bytes:
+        """Add to a case's key which models the metric's own calls go to, since those decide too."""
+        models = _models_asked()
+        known = self._models
+        if known is None or any(one is not other for one, other in zip(known[0], models, strict=True)):
+            made = blake2b(digest_size=32)
+            for model in models:
+                said = content_key(model) or fingerprint(model).encode()
+                made.update(len(said).to_bytes(8, "big") + said)
+            known = self._models = models, made.digest()
+        return blake2b(key + known[1], digest_size=32).digest()
+
+
+def _models_asked() -> tuple[Any, ...]:
+    """Give the models that `llm`, or DSPy's modules in a metric, ask where this is called."""
+    dspy: Any = sys.modules.get("dspy")
+    asked = (*chosen_models(), None if dspy is None else dspy.settings.lm)
+    return tuple(getattr(model, "decided_by", model) for model in asked)
+
+
+# --- the database -------------------------------------------------------------------------------------
+
+
+class _OtherSchemaError(sqlite3.DatabaseError):
+    """The database is one of something else."""
+
+
+def _file(number: object) -> str:
+    return f"judgements{number}.sqlite3"
+
+
+def _number(path: Path) -> int:
+    digits = path.name.removeprefix("judgements").removesuffix(".sqlite3")
+    return int(digits) if digits.isdecimal() else 0
+
+
+def _is_damage(error: sqlite3.Error) -> bool:
+    name: str = getattr(error, "sqlite_errorname", "")
+    return isinstance(error, _OtherSchemaError) or name.startswith(
+        ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_ERROR", "SQLITE_MISMATCH", "SQLITE_CONSTRAINT")
+    )
+
+
+class _Opened:
+    """An open database, for the threads of one process."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        self.process = os.getpid()
+        self.number = number
+        self._lock = threading.Lock()
+        self._kept = 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Without transactions but for the one of each statement.
+        self._connection = sqlite3.connect(
+            path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+        try:
+            if not self._is_ours():
+                self._make()
+            # What is written down outlasts the process at once, and a power cut a little later.
+            self._connection.execute("PRAGMA synchronous = NORMAL")
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _make(self) -> None:
+        self._check_empty()  # before anything is changed
+        deadline = time.monotonic() + _BUSY_SECONDS
+        while True:  # SQLite does not wait for others that change the journal
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                self._connection.execute("BEGIN IMMEDIATE")
+                break
+            except sqlite3.OperationalError as error:
+                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        try:
+            if not self._is_ours():  # another process may have made it meanwhile
+                self._check_empty()
+                self._connection.execute(_TABLE)
+                self._connection.execute(f"PRAGMA application_id = {_APPLICATION}")
+                self._connection.execute(f"PRAGMA user_version = {_SCHEMA}")
+            self._connection.execute("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def _check_empty(self) -> None:
+        (tables,) = self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        if tables and not self._is_ours():
+            raise _OtherSchemaError("it has another layout")
+
+    def _is_ours(self) -> bool:
+        application, schema = (
+            self._connection.execute(f"PRAGMA {what}").fetchone()[0]
+            for what in ("application_id", "user_version")
+        )
+        return (application, schema) == (_APPLICATION, _SCHEMA)
+
+    def row(self, metric: str, key: bytes) -> tuple[Any, Any] | None:
+        with self._lock:
+            return self._connection.execute(
+                "SELECT score, digest FROM judgement WHERE metric = ? AND key = ?", (metric, key)
+            ).fetchone()
+
+    def keep(self, metric: str, key: bytes, text: str) -> None:
+        with self._lock:
+            self._connection.execute(
+                "INSERT OR REPLACE INTO judgement (metric, key, score, digest) VALUES (?, ?, ?, ?)",
+                (metric, key, text, _digest(metric, key, text)),
+            )
+            if self._kept % _TRIMMED_EVERY == 0:
+                self._connection.execute(
+                    "DELETE FROM judgement WHERE id <= (SELECT max(id) FROM judgement) - ?", (_MOST_ROWS,)
+                )
+            self._kept += 1
+
+    def forget(self, metric: str) -> None:
+        with self._lock:
+            self._connection.execute("DELETE FROM judgement WHERE metric = ?", (metric,))
+        self.keep(metric, _MEASURES, "")
+
+
+def _digest(metric: str, key: bytes, text: Any) -> bytes:
+    """Tell a judgement that is damaged, which SQLite itself does not."""
+    return blake2b(repr((metric, key, text)).encode(), digest_size=16).digest()
+
+
+# --- a score as text ----------------------------------------------------------------------------------
+
+
+def _text(score: Score) -> str | None:
+    held = {**score._asdict(), "scores": dict(score.scores), "info": dict(score.info)}
+    del held["error"]
+    try:
+        text = json.dumps(held, allow_nan=False)
+        same = content_key(json.loads(text)) == content_key(held)  # no tuple that comes back as a list
+    except Exception:  # what JSON has not
+        return None
+    return text if same and len(text) <= _MOST_CHARS + len(json.dumps(score.feedback)) else None
+
+
+def _score(text: str) -> Score:
+    held: dict[str, Any] = json.loads(text)
+    value, feedback, scores, info = (held[name] for name in ("value", "feedback", "scores", "info"))
+    if not (isinstance(feedback, str) and isinstance(scores, dict) and isinstance(info, dict)):
+        raise TypeError
+    return Score(float(value), feedback, scores, info)  # pyright: ignore[reportUnknownArgumentType]
