@@ -4,28 +4,26 @@ import contextlib
 import contextvars
 import dataclasses
 import functools
-import inspect
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from gepa.optimize_anything import LogContext, get_log_context, set_log_context
 
 from . import measure
-from .attempt import Ran, attempt, too_late
+from .attempt import Ran, attempt, checked_run, too_late
 from .copies import protected
 from .deadline import end_idle_helpers, start
 from .errors import DefinitionError, MetricBroken, MetricError
-from .gepa_values import is_dspys
 from .isolated import RunProcesses, most_processes
 from .llm import Models, models, models_of_block
 from .measure import Observation, unmeasured
 from .metric import Metric
-from .options import checked_isolation, checked_memory_limit
+from .options import checked_isolation, checked_memory_limit, checked_seconds
 from .remote import Remote, checked_executor, not_run, ran_there
 from .score import Score, shown
 
@@ -95,9 +93,9 @@ class Rollouts:
         # `optimize_anything` has a pool of its own, whose threads know no block (gepa 0.1.4).
         self._models_when_made = models_of_block()
         self.max_workers = _checked_workers(max_workers)
-        seconds = _checked_seconds(run_timeout)
+        seconds = checked_seconds("run_timeout", run_timeout)
         self.run_timeout = None if run is artifact_itself else seconds  # which takes no time
-        self._run = _checked_run(run)
+        self._run = checked_run(run, "artifact", "input")
         metric.begin_again()  # a run that this metric stopped is over
         self._executor = checked_executor(executor, run)
         self._processes = self._checked_processes(run_isolation, run_memory_limit_mb, max_workers)
@@ -417,47 +415,6 @@ def _logged(context: LogContext | None, run: Any, artifact: Any, input: Any) -> 
         return run(artifact, input)
     finally:
         set_log_context(cast("Any", None))  # a helper serves other calls afterwards
-
-
-class _Run(Protocol):
-    def __call__(self, artifact: Any, input: dict[str, Any], /) -> Any: ...
-
-
-def _checked_run(run: Any) -> _Run:
-    if not callable(run):
-        raise DefinitionError(f"run is a function run(artifact, input); got {shown(run)}")
-    if is_dspys(run, "Module"):  # its signature, `*args, **kwargs`, would pass for any
-        raise DefinitionError(
-            f"run is a function run(artifact, input); got the DSPy program {shown(run)}: pass "
-            "program_run(program), and program_artifact(program) as the artifact"
-        )
-    try:
-        signature = inspect.signature(run)
-    except (TypeError, ValueError):  # some functions written in C have none
-        return run
-    try:
-        signature.bind(None, None)
-    except TypeError:
-        raise DefinitionError(
-            f"run cannot be called as run(artifact, input): its signature is {signature}"
-        ) from None
-    if list(signature.parameters)[:2] == ["input", "artifact"]:
-        raise DefinitionError(
-            f"run gets the artifact first; write it as run(artifact, input), not {signature}"
-        )
-    return run
-
-
-def _checked_seconds(value: Any) -> float | None:
-    if value is None:
-        return None
-    most = threading.TIMEOUT_MAX / 2  # as long as Python can wait, and still reckon when that ends
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most:
-        return float(value)
-    raise DefinitionError(
-        f"run_timeout={shown(value, with_type=False)} cannot be used: it must be a finite number of seconds, "
-        f"above 0 and at most {most:.0e}; None for no limit"
-    )
 
 
 def _checked_workers(value: Any) -> int:

@@ -21,7 +21,6 @@ __all__ = [
     "defused",
     "for_prompt",
     "images_apart",
-    "is_dspys",
     "is_image",
     "is_mapping",
     "output_for_prompt",

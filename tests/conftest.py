@@ -16,6 +16,11 @@ os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"
 
 import dspy
 import pytest
+from hypothesis import settings
+
+# No test is timed: the machines that run them are shared.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 atexit.register(shutil.rmtree, os.environ["DSPY_CACHEDIR"], ignore_errors=True)
 
