@@ -10,13 +10,22 @@ import asyncio
 import contextlib
 import contextvars
 import os
+import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from queue import SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
 
-__all__ = ["DeadlineExceededError", "call_within", "end_idle_helpers", "start", "wait_within"]
+__all__ = [
+    "DeadlineExceededError",
+    "call_within",
+    "end_idle_helpers",
+    "start",
+    "wait_unless_ended",
+    "wait_within",
+]
 
 T = TypeVar("T")
 
@@ -28,6 +37,8 @@ class DeadlineExceededError(TimeoutError):
 # How long a call waits for a busy event loop, at most and at least, before it is moved to a new one.
 _LOOP_PATIENCE_SECONDS = 5.0
 _SHORT_SECONDS = 0.5
+# How often a thread that waits looks whether the program has ended.
+_LOOK_SECONDS = 0.5
 
 
 def call_within(seconds: float, function: Callable[[], T]) -> T:
@@ -47,6 +58,7 @@ def call_within(seconds: float, function: Callable[[], T]) -> T:
         >>> call_within(5.0, lambda: 1 + 1)
         2
     """
+    _stop_when_ended()
     call = _Call(function)
     helper = _idle_helper()
     try:
@@ -73,6 +85,7 @@ def start(function: Callable[[], None]) -> None:
         >>> done.get()
         'done'
     """
+    _stop_when_ended()
     helper = _idle_helper()
     helper.put(_Started(function, helper))
 
@@ -112,6 +125,43 @@ def wait_within(seconds: float | None, awaitable: Awaitable[T], depth: int = 0) 
     return _AsyncCall(awaitable, max(depth, _depth.get())).run(seconds)
 
 
+def wait_unless_ended(wait: Callable[[float], bool], seconds: float | None) -> bool:
+    """Wait, and no longer where Ctrl-C has ended the program: Python would wait for this thread in turn.
+
+    Pools of DSPy, GEPA and users have threads that Python joins at the end, and those wait for calls here.
+
+    Args:
+        wait: Waits so many seconds; tells whether what it waits for has come.
+        seconds: How long to wait; `None`: for ever.
+
+    Returns:
+        Whether it has come.
+
+    Raises:
+        KeyboardInterrupt: Ctrl-C has ended the program.
+
+    Example:
+        >>> wait_unless_ended(threading.Event().wait, 0.01)
+        False
+    """
+    deadline = None if seconds is None else time.monotonic() + seconds
+    left = _LOOK_SECONDS if seconds is None else seconds
+    while not wait(min(left, _LOOK_SECONDS)):
+        if deadline is not None:
+            left = max(deadline - time.monotonic(), 0.0)
+            if left == 0.0:
+                return False
+        _stop_when_ended()
+    return True
+
+
+def _stop_when_ended() -> None:
+    # Python notes there what nobody caught, which ends a program. Where there is a prompt, as in a notebook, it
+    # ends one line alone; and threads that go on after an ordinary end are left alone.
+    if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
+        raise KeyboardInterrupt("the program was ended by Ctrl-C")
+
+
 class _Outcome(Generic[T]):
     """Result or exception of a call, handed from one thread to another once."""
 
@@ -122,7 +172,10 @@ class _Outcome(Generic[T]):
         self._error: BaseException | None = None
 
     def wait(self, seconds: float | None) -> None:
-        if not self._done.acquire(timeout=-1 if seconds is None else max(seconds, 0.0)):
+        done = self._done
+        if not wait_unless_ended(
+            lambda left: done.acquire(timeout=left), None if seconds is None else max(seconds, 0.0)
+        ):
             raise DeadlineExceededError
 
     def outcome(self) -> T:
@@ -210,9 +263,9 @@ class _AsyncCall(_Outcome[T]):
         if seconds is not None:
             patience = min(max(seconds / 2, _SHORT_SECONDS), patience)
         self._offer(None)
-        if not self._begun.wait(patience):
+        if not wait_unless_ended(self._begun.wait, patience):
             self._offer(self._loop)
-        if not self._begun.wait(patience):
+        if not wait_unless_ended(self._begun.wait, patience):
             self._offer_own()
 
     def _offer(self, blocked: asyncio.AbstractEventLoop | None) -> None:

@@ -17,7 +17,7 @@ from gepa.optimize_anything import LogContext, get_log_context, set_log_context
 from . import measure
 from .attempt import Ran, attempt, checked_run, too_late
 from .copies import protected
-from .deadline import end_idle_helpers, start
+from .deadline import end_idle_helpers, start, wait_unless_ended
 from .errors import DefinitionError, MetricBroken, MetricError
 from .isolated import RunProcesses, most_processes
 from .llm import Models, models, models_of_block
@@ -338,7 +338,7 @@ class _Batch:
         deadline = self._deadline()
         try:
             left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            rollout, came_back = self._came_back.get(timeout=left)
+            rollout, came_back = self._next_back(left)
         except Empty:
             if time.monotonic() < (self._deadline() or 0.0):
                 return  # the executor gave a sign meanwhile
@@ -352,6 +352,18 @@ class _Batch:
             raise came_back
         del self._under_way[rollout.number]
         self._done[rollout.number] = came_back
+
+    def _next_back(self, seconds: float | None) -> "tuple[_Rollout, Trajectory | BaseException]":
+        found: list[tuple[_Rollout, Trajectory | BaseException]] = []
+
+        def wait(left: float) -> bool:
+            with contextlib.suppress(Empty):
+                found.append(self._came_back.get(timeout=left))
+            return bool(found)
+
+        if not wait_unless_ended(wait, seconds):
+            raise Empty
+        return found[0]
 
     def _deadline(self) -> float | None:
         if not self._limited:

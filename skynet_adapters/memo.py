@@ -21,6 +21,7 @@ from decimal import Decimal
 from typing import Any, Generic, TypeVar, cast
 
 from .copies import kind_of
+from .deadline import wait_unless_ended
 from .digests import digest
 from .sibling_imports import plain_module
 
@@ -127,7 +128,7 @@ class ContentMemo(Generic[T]):
             return self._compute(key, compute, keep, mine), True
         if not wait:
             return compute(), True
-        if not flight.landed.wait(seconds):
+        if not wait_unless_ended(flight.landed.wait, seconds):
             raise TimeoutError
         if flight.values:
             return flight.values[0], False
