@@ -156,8 +156,8 @@ def wait_unless_ended(wait: Callable[[float], bool], seconds: float | None) -> b
 
 
 def _stop_when_ended() -> None:
-    # Python notes there what nobody caught, which ends a program. Where there is a prompt, as in a notebook, it
-    # ends one line alone; and threads that go on after an ordinary end are left alone.
+    # Python notes there what nobody caught, which ends a program. Where there is a prompt, as in a notebook,
+    # it ends one line alone; and threads that go on after an ordinary end are left alone.
     if getattr(sys, "last_type", None) is KeyboardInterrupt and not hasattr(sys, "ps1"):
         raise KeyboardInterrupt("the program was ended by Ctrl-C")
 
