@@ -18,7 +18,7 @@ from .digests import digest
 from .errors import DataError, DefinitionError, SkynetAdaptersError
 from .gepa_adapter import GepaAdapter
 from .gepa_cases import GepaDataset, input_and_expected
-from .gepa_folder import faults_of_folder, keep_facts, warn_of_used_budget
+from .gepa_folder import fault_of_state, faults_of_folder, keep_facts, warn_of_used_budget
 from .load import fingerprint
 from .loaded import is_dspys
 from .memo import content_key
@@ -87,6 +87,8 @@ def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
     facts = {} if faults or folder is None else _facts(adapter.metric, arguments)
     if folder is not None and facts:
         faults += faults_of_folder(folder, facts)
+        torn = fault_of_state(folder)
+        faults += [] if torn is None else [torn]
     if faults:
         raise DefinitionError("this GEPA run cannot work:\n" + "\n".join(f"- {line}" for line in faults))
     _warn_of_scale(adapter, arguments)

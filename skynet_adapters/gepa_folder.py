@@ -16,7 +16,14 @@ from .errors import DefinitionError
 from .load import fingerprint
 from .metric import Metric, ScoreFunction, as_metric
 
-__all__ = ["RUN_FILE", "check_run_dir", "faults_of_folder", "keep_facts", "warn_of_used_budget"]
+__all__ = [
+    "RUN_FILE",
+    "check_run_dir",
+    "fault_of_state",
+    "faults_of_folder",
+    "keep_facts",
+    "warn_of_used_budget",
+]
 
 _log = logging.getLogger("skynet_adapters")
 
@@ -70,7 +77,9 @@ def check_run_dir(metric: ScoreFunction | Metric, directory: str | os.PathLike[s
 
 
 def faults_of_folder(folder: Path, facts: Mapping[str, str]) -> list[str]:
-    """Tell in what the run that would be resumed differs from one with these facts."""
+    """Tell why a run cannot go on there, and in what it differs from one with these facts."""
+    if folder.exists() and not folder.is_dir():
+        return [f"the folder of the run, {str(folder)!r}, is a file; give another path"]
     if not (folder / _STATE_FILE).exists():
         return []
     kept = _kept(folder)
@@ -110,10 +119,7 @@ def warn_of_used_budget(folder: Path, budget: Any) -> None:
     """Warn when a run that would be resumed has nothing left to spend."""
     if not isinstance(budget, int) or not (folder / _STATE_FILE).exists():
         return
-    try:
-        used = cast("Any", GEPAState.load(str(folder))).total_num_evals
-    except Exception:  # GEPA will say what is wrong with its own file
-        return
+    used = _state(folder).total_num_evals
     if used >= budget:
         _log.warning(
             "the run in %r has used %d metric calls, so that max_metric_calls=%d, the budget of the run in "
@@ -122,3 +128,21 @@ def warn_of_used_budget(folder: Path, budget: Any) -> None:
             used,
             budget,
         )
+
+
+def fault_of_state(folder: Path) -> str | None:
+    """Tell why GEPA could not read the state of a run there, which it does after it has paid the seed."""
+    if not (folder / _STATE_FILE).is_file():
+        return None
+    try:
+        _state(folder)
+    except Exception as error:
+        return (
+            f"the state of the run, {str(folder / _STATE_FILE)!r}, cannot be read ({type(error).__name__}: "
+            f"{error}); put a copy of it back, or take a new folder"
+        )
+    return None
+
+
+def _state(folder: Path) -> Any:
+    return cast("Any", GEPAState).load(str(folder))
