@@ -113,7 +113,7 @@ class Processes:
         with contextlib.suppress(IndexError):
             while True:
                 worker = self._idle.pop()
-                if worker.is_alive():
+                if worker.is_alive() and worker.is_silent():
                     return worker
                 worker.kill()  # something that was left running there has ended it
         if self._sent is None:  # only now: a function may refer to what is defined after it
@@ -313,6 +313,13 @@ class _Worker:
     def is_alive(self) -> bool:
         """Tell whether its process lives."""
         return self._process.is_alive()
+
+    def is_silent(self) -> bool:
+        """Tell whether nothing came from it, not even the end of its pipe, which comes before its own."""
+        try:
+            return not self._connection.poll(0)
+        except (OSError, ValueError):
+            return False
 
     def kill(self) -> None:
         """End its process now, and what it has started."""

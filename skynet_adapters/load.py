@@ -9,6 +9,7 @@ import inspect
 import itertools
 import os
 import re
+import threading
 import traceback
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -227,9 +228,18 @@ def _files(name: str) -> Iterator[bytes]:
         waiting.extend(sorted(_imported(source, path.parent), reverse=True))
 
 
+def _parsed(source: bytes | str) -> ast.Module:
+    # Of two threads that parse at once one may get "recursion depth mismatch" (CPython 3.11).
+    with _parsing:
+        return ast.parse(source)
+
+
+_parsing = threading.Lock()
+
+
 def _imported(source: bytes, folder: Path) -> Iterator[Path]:
     try:
-        tree = ast.parse(source)
+        tree = _parsed(source)
     except (SyntaxError, ValueError):
         return
     roots = [folder]  # where an absolute import may begin: here, or above the package that this is in
@@ -440,7 +450,7 @@ def _place(file: Path, line: int | None) -> str:
 def _line_of(source: str, name: str) -> int | None:
     """Find the last top-level statement that gives `name` its value."""
     line = None
-    for node in ast.parse(source).body:
+    for node in _parsed(source).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names = [node.name]
         elif isinstance(node, ast.Assign | ast.AnnAssign):

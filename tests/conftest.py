@@ -3,6 +3,7 @@
 import atexit
 import os
 import shutil
+import signal
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
@@ -21,6 +22,9 @@ from hypothesis import settings
 # No test is timed: the machines that run them are shared.
 settings.register_profile("untimed", deadline=None)
 settings.load_profile("untimed")
+
+# A run in the background of a script ignores Ctrl-C, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 atexit.register(shutil.rmtree, os.environ["DSPY_CACHEDIR"], ignore_errors=True)
 

@@ -68,7 +68,8 @@ def is_gone(pid):
     for _ in range(200):
         try:
             os.kill(pid, 0)
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+            is_zombie = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+            if is_zombie and len(os.listdir(f"/proc/{pid}/task")) == 1:  # so have its threads
                 return True
         except (ProcessLookupError, FileNotFoundError):
             return True
