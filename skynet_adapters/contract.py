@@ -27,6 +27,7 @@ from .metric import Metric, ScoreFunction, as_metric
 from .model_answer import model_name
 from .options import MAX_TIMEOUT_SECONDS, MetricOptions, checked_seconds
 from .score import shown
+from .stand_ins import forms
 
 __all__ = ["check_contract"]
 
@@ -436,7 +437,9 @@ def _typed_outputs(trial: Trial, judged: list[Judged]) -> Check:
     if right is None or right.failed:
         return _untried(name, "no expected value could be judged")
     if twin is None:
-        return Check(name, "passed", f"{_quoted(right.output)} looks the same in every type")
+        is_text = isinstance(right.output, str)
+        seen = "looks the same in every type" if is_text else "was tried in no other type"
+        return Check(name, "passed", f"{_quoted(right.output)} {seen}")
     if not twin.failed and twin.score.value == right.score.value:
         return Check(name, "passed", f"{_quoted(right.output)} and {_quoted(twin.output)} score alike")
     said = f"nothing: {twin.score.error}" if twin.failed else f"{twin.score.value:g}"
@@ -456,12 +459,20 @@ def _odd_pairs(output: Any, expected: Mapping[str, Any] | None) -> list[tuple[An
 
 
 def _differ_in_type_only(output: Any, value: Any) -> bool:
-    texts, values = (output, value) if isinstance(output, str) else (value, output)
-    return (
-        isinstance(texts, str)
-        and isinstance(values, bool | int | float)
-        and texts.strip().lower() == str(values).lower()
-    )
+    """Tell whether two unequal values say the same: 3 and "3", a date and its text, (1,) and [1]."""
+    try:
+        if type(output) is type(value) or bool(output == value):
+            return False
+    except Exception:  # arrays, or what raises when it is compared
+        return False
+    if isinstance(output, list | tuple) and isinstance(value, list | tuple):
+        return list(cast("Iterable[Any]", output)) == list(cast("Iterable[Any]", value))
+    texts: Any = output if isinstance(output, str) else value
+    other: Any = value if isinstance(output, str) else output
+    if not isinstance(texts, str) or isinstance(other, str):
+        return False
+    said = {str(other), *forms(other, like="")}
+    return texts.strip().lower() in {form.lower() for form in said if isinstance(form, str)}
 
 
 def _feedback(trial: Trial, judged: list[Judged]) -> Check:

@@ -1,6 +1,8 @@
 """`check_contract`: what it sees in good and bad metrics, how often it calls them, and its report."""
 
 import asyncio
+import datetime
+import decimal
 import functools
 import json
 import logging
@@ -1068,3 +1070,23 @@ def test_the_example_with_speed_and_cost_passes_but_for_its_feedback(shared_fold
     assert statuses(report) == {"Feedback": "warned"}
     assert report["Feedback"].seen == "1 of 1 poor outputs: 'Wrong label.'"
     assert report["Metric return value"].seen.endswith(": 0.95, 0.95, 0.95")
+
+
+@pytest.mark.parametrize(
+    ("output", "value", "passes"),
+    [
+        (datetime.date(2025, 3, 3), "2025-03-03", False),
+        (decimal.Decimal("0.5"), "0.5", False),
+        ('{"x": 1}', {"x": 1}, False),
+        (("a", "b"), ["a", "b"], False),
+        (3, "3", False),
+        (1, 1.0, True),
+        ("a", ["a", "b"], True),
+        ("2025-03-03", "2025-03-03", True),
+    ],
+)
+def test_an_output_that_says_what_is_expected_in_another_type_is_warned_of(output, value, passes):
+    metric = Metric(lambda input, output, expected: (output == expected["it"], {"feedback": f"{output!r}?"}))
+    report = check_contract(metric, [Case("1", {"q": "?"}, {"it": value})], run=lambda input: output)
+    (check,) = [check for check in report.checks if check.name == "Typed outputs"]
+    assert (check.status == "passed") == passes, check
