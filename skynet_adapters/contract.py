@@ -465,10 +465,9 @@ def _differ_in_type_only(output: Any, value: Any) -> bool:
             return False
     except Exception:  # arrays, or what raises when it is compared
         return False
-    if isinstance(output, list | tuple) and isinstance(value, list | tuple):
-        return list(cast("Iterable[Any]", output)) == list(cast("Iterable[Any]", value))
-    texts: Any = output if isinstance(output, str) else value
-    other: Any = value if isinstance(output, str) else output
+    if {type(output), type(value)} == {list, tuple}:
+        return list(output) == list(value)
+    texts, other = (output, value) if isinstance(output, str) else (value, output)
     if not isinstance(texts, str) or isinstance(other, str):
         return False
     said = {str(other), *forms(other, like="")}
