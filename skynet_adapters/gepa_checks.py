@@ -7,6 +7,7 @@ import inspect
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from numbers import Real
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -193,8 +194,8 @@ def _faults_of_budget(arguments: Mapping[str, Any]) -> list[str]:
         if all(arguments.get(name) is None for name in others):
             return ["nothing ends the run; pass max_metric_calls="]
         return []
-    if not isinstance(budget, int) or isinstance(budget, bool):
-        return [f"max_metric_calls is {shown(budget)}; it must be a whole number"]
+    if not isinstance(cast("object", budget), Real) or isinstance(cast("object", budget), bool):
+        return [f"max_metric_calls is {shown(budget)}; it must be a number"]
     if arguments.get("val_evaluation_policy") not in (None, "full_eval"):
         return []  # the seed may be evaluated on fewer cases
     validates = "trainset" if arguments.get("valset") is None else "valset"

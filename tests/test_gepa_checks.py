@@ -8,6 +8,7 @@ import threading
 
 import dspy
 import gepa
+import numpy as np
 import pytest
 from gepa.core.state import GEPAState
 
@@ -167,6 +168,9 @@ def test_everything_that_is_wrong_is_told_at_once():
     "right",
     [
         {"max_metric_calls": 9},
+        {"max_metric_calls": 30.0},
+        {"max_metric_calls": np.int64(30)},
+        {"max_metric_calls": float("inf"), "stop_callbacks": lambda state: True},
         {"max_metric_calls": None, "stop_callbacks": lambda state: True},
         {"max_metric_calls": 5, "valset": CASES[:4]},
         {"reflection_lm": None, "custom_candidate_proposer": lambda *arguments: {}},
