@@ -6,14 +6,14 @@ Built around dspy 3.4.1. Where a line answers one of its quirks, a comment names
 
 import sys
 import threading
-from typing import Any, ClassVar
+from typing import Any
 
 import dspy
 from dspy.dsp.utils.settings import thread_local_overrides
 from dspy.utils.parallelizer import ParallelExecutor
 
 from .dspy_measuring import INSIDE_METRIC
-from .dspy_models import BilledCalls
+from .dspy_models import NOT_THE_PROGRAMS, BilledCalls
 from .metric import Metric, isolations
 
 __all__ = ["cancel_queued_work"]
@@ -26,13 +26,12 @@ class _DspyIsolation:
     variable is the one that it sets, and DSPy's worker threads inherit it (dspy 3.4.1).
     """
 
-    _OFF: ClassVar[dict[str, Any]] = {"usage_tracker": None, "caller_predict": None, "send_stream": None}
     _DEPTH = "skynet_adapters_metric_depth"
 
     def enter(self, metric: Metric, is_awaited: bool) -> Any:
         calls = BilledCalls()
         calls.bill = metric.bill
-        overrides: Any = thread_local_overrides.get() | self._OFF
+        overrides: Any = thread_local_overrides.get() | NOT_THE_PROGRAMS
         overrides["trace"], overrides["caller_modules"] = [], [calls]
         overrides[INSIDE_METRIC] = metric.bill
         if is_awaited:

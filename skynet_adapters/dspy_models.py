@@ -16,9 +16,23 @@ from dspy.dsp.utils.settings import thread_local_overrides
 from .dspy_measuring import INSIDE_METRIC, judging, model_call, program_asked
 from .measure import Bill, ModelCall
 
-__all__ = ["BilledCalls", "apart", "ask", "bill", "carried", "carrying", "knows_settings", "takes_messages"]
+__all__ = [
+    "NOT_THE_PROGRAMS",
+    "BilledCalls",
+    "apart",
+    "ask",
+    "bill",
+    "carried",
+    "carrying",
+    "knows_settings",
+    "takes_messages",
+]
 
 _MODELS = "skynet_adapters_models"
+
+
+# Where a program's calls leave something, and those of a metric must not.
+NOT_THE_PROGRAMS: dict[str, Any] = {"usage_tracker": None, "caller_predict": None, "send_stream": None}
 
 
 class BilledCalls(list[Any]):
@@ -53,9 +67,7 @@ def apart(bill: Bill | None, name: str, is_seen: bool) -> Generator[None]:
     overrides: Any = thread_local_overrides.get() | {
         "trace": [],
         "caller_modules": [calls],
-        "usage_tracker": None,
-        "caller_predict": None,
-        "send_stream": None,
+        **NOT_THE_PROGRAMS,
         **({INSIDE_METRIC: bill} if bill is not None else {}),
     }
     token = thread_local_overrides.set(overrides)
