@@ -36,6 +36,8 @@ __all__ = ["Processes", "RunProcesses", "ScoreProcesses", "most_processes"]
 _START_SECONDS = 120.0
 # How often a call looks whether its worker is alive: a process that was forked there keeps the pipe open.
 _LOOK_SECONDS = 0.2
+# How long a worker may take to end after its connection has.
+_EXIT_SECONDS = 5.0
 
 
 def most_processes() -> int:
@@ -333,10 +335,18 @@ class _Worker:
         """Close this process's copy of the connection; after a fork."""
         self._connection.close()
 
+    def _exit_code(self) -> int | None:
+        """Wait for its exit code; `None` where it lives on or nobody knows it."""
+        # Whoever uses `multiprocessing` in this process may take the exit status of all its children, and
+        # `join` then returns before there is a code (Python 3.11 and loky 3.7.0).
+        until = time.monotonic() + _EXIT_SECONDS
+        while (code := self._process.exitcode) is None and time.monotonic() < until:
+            time.sleep(0.005)
+        return code
+
     def _ended(self) -> ToldError:
         """Say how its process ended."""
-        self._process.join(1.0)
-        code = self._process.exitcode
+        code = self._exit_code()
         if self._is_closed:
             return ToldError("was ended, since what it belongs to was closed")
         if code is None:

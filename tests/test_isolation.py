@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import ctypes
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -150,6 +151,30 @@ def test_in_dspys_evaluate_a_crash_fails_its_case_and_no_neighbour():
 
 
 @only_linux
+def test_the_exit_code_is_told_though_others_take_the_status_of_all_children(isolated):
+    metric = isolated(dangerous(), stop_after=None)
+    over = threading.Event()
+
+    def ask_about_all():
+        while not over.is_set():
+            multiprocessing.active_children()  # as each start of a process does
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    askers = [threading.Thread(target=ask_about_all) for _ in range(2)]
+    try:
+        for asker in askers:
+            asker.start()
+        with ThreadPoolExecutor(4) as pool:
+            scores = list(pool.map(lambda number: metric.score_case({"n": number}, "exit"), range(40)))
+    finally:
+        over.set()
+        for asker in askers:
+            asker.join()
+        sys.setswitchinterval(interval)
+    assert {score.feedback for score in scores if "with exit code 7" not in score.feedback} == set()
+
+
 def test_a_memory_bomb_gets_a_memory_error_and_the_next_case_a_fresh_process(isolated):
     def score(input, output, expected=None):
         if output == "bomb":
