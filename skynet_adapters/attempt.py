@@ -12,7 +12,10 @@ from .loaded import is_dspys
 from .measure import Observation
 from .score import shown
 
-__all__ = ["Ran", "attempt", "checked_run", "too_late"]
+__all__ = ["RETURNED_NOTHING", "Ran", "attempt", "checked_run", "too_late"]
+
+
+RETURNED_NOTHING = "It returned nothing."
 
 
 class Ran(NamedTuple):
@@ -20,7 +23,7 @@ class Ran(NamedTuple):
 
     Attributes:
         output: What it returned; where it raised, what the error carries, or `None`.
-        fault: A sentence; `None` where it returned.
+        fault: A sentence; `None` where it gave an output.
         observation: What it took; `None` where nobody measured.
     """
 
@@ -33,7 +36,7 @@ def attempt(run: object, call: Callable[[], Any], seconds: float | None) -> Ran:
     """Call `run`; of what it raises only Ctrl-C and a broken metric pass.
 
     Args:
-        run: The user's function, for its place in a traceback.
+        run: The user's function, for its place in a traceback, and for what `None` means of it.
         call: Calls it, and raises `DeadlineExceededError` when that takes too long.
         seconds: What it may take in all; here it ends the wait for what is async.
 
@@ -60,6 +63,9 @@ def attempt(run: object, call: Callable[[], Any], seconds: float | None) -> Ran:
         return too_late(seconds or 0.0)
     except BaseException as error:  # SystemExit of one case must not end the run either
         return Ran(_output_so_far(error), f"It raised {told(error, run)}.")
+    # A class of runs says so where `None` can be an answer, as of an optional field.
+    if output is None and getattr(type(run), "none_is_an_output", False) is not True:
+        return Ran(None, RETURNED_NOTHING)
     return Ran(output)
 
 

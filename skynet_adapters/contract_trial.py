@@ -153,10 +153,7 @@ class Trial:
                 self.lost.append(f"case {case.id!r}: run {' '.join(said.split())}")
                 continue
             self.observations[case.id] = measured.observation()
-            if ran.output is None:
-                self.lost.append(f"case {case.id!r}: run returned None")
-            else:
-                self.judged.append(self._judge(case, ran.output))
+            self.judged.append(self._judge(case, ran.output))
 
     def _ran(self, case: Case) -> Ran:
         input = protected(case.input)

@@ -6,13 +6,13 @@ Built around dspy 3.4.1.
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import dspy
 
 from .artifacts import to_candidate
 from .dspy_fields import BESIDE_THE_ANSWER, Fields, fields_of, reader
-from .errors import DefinitionError
+from .errors import DefinitionError, ProgramFailedError
 from .score import shown
 
 __all__ = ["program_artifact", "program_run", "to_program"]
@@ -122,6 +122,9 @@ class _ProgramRun:
         # A copy of the program for each candidate, not for each case.
         self._made = functools.lru_cache(maxsize=16)(self._make)
 
+    # Of an optional field `None` is an answer, which is judged as DSPy's Evaluate does.
+    none_is_an_output: ClassVar = True
+
     def _make(self, parts: tuple[tuple[str, str], ...]) -> Any:
         return to_program(dict(parts), self._program)
 
@@ -129,7 +132,10 @@ class _ProgramRun:
         return _ProgramRun, (self._program, self._read)
 
     def __call__(self, artifact: Mapping[str, str], input: Mapping[str, Any]) -> Any:
-        return self._read(self._made(tuple(artifact.items()))(**input))
+        pred = self._made(tuple(artifact.items()))(**input)
+        if pred is None:
+            raise ProgramFailedError("the program returned nothing")
+        return self._read(pred)
 
 
 def _only_answer(pred: Any) -> Any:

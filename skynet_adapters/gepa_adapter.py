@@ -268,7 +268,7 @@ class GepaAdapter(Generic[A]):
         score, images = images_apart(trajectory.score)
         record: dict[str, Any] = {
             "Inputs": for_prompt(trajectory.input),
-            "Generated Outputs": output_for_prompt(trajectory.output),
+            "Generated Outputs": output_for_prompt(trajectory.output, score),
         }
         if self._include_expected and trajectory.expected is not None:
             record["Expected"] = for_prompt(trajectory.expected)

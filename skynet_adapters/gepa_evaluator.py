@@ -197,7 +197,7 @@ class GepaEvaluator:
         if trajectory.input:
             side_info["Input"] = for_prompt(trajectory.input)
         if self._shows_output:
-            side_info["Output"] = output_for_prompt(trajectory.output)
+            side_info["Output"] = output_for_prompt(trajectory.output, score)
         if self._include_expected and trajectory.expected is not None:
             side_info["Expected"] = for_prompt(trajectory.expected)
         # GEPA has a name of its own for an artifact that is one text (gepa 0.1.4).

@@ -188,7 +188,7 @@ class Rollouts:
         """Judge what `run` made of a case."""
         if ran.fault is None:
             with self._choosing(self._models):
-                score = self.metric.score_case(
+                score = self.metric.judge(
                     job.input, ran.output, job.expected, observation=self._observation(ran)
                 )
         else:

@@ -12,6 +12,7 @@ from typing import Any, cast
 from gepa.image import Image
 
 from .copies import kind_of
+from .errors import ProgramFailedError
 from .images import image_url
 from .loaded import is_dspys, is_pillows
 from .score import Score, clean_text, shown
@@ -49,9 +50,11 @@ def for_prompt(value: Any) -> Any:
     return _Plain(images=True).whole(value)
 
 
-def output_for_prompt(output: Any) -> Any:
-    """Rebuild an output for the reflection prompt, which says so where there is none."""
-    return "(no output)" if output is None else for_prompt(output)
+def output_for_prompt(output: Any, score: Score) -> Any:
+    """Rebuild an output for the reflection prompt, which says so where there is none to judge."""
+    if output is None and isinstance(score.error, ProgramFailedError):
+        return "(no output)"
+    return for_prompt(output)
 
 
 class _Plain:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, Unpack, cast
 
+from .attempt import RETURNED_NOTHING
 from .copies import protected
 from .deadline import DeadlineExceededError, call_within, wait_within
 from .errors import (
@@ -365,7 +366,7 @@ class Metric:
         return None if self._rollouts is None else self._rollouts.get(case, answer)
 
     def program_failed(
-        self, input: object, what: str = "It returned nothing.", rollout: tuple[object, object] | None = None
+        self, input: object, what: str = RETURNED_NOTHING, rollout: tuple[object, object] | None = None
     ) -> Score:
         """Give a case without an output the failure score; the user's function is not called.
 

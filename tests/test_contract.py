@@ -701,7 +701,7 @@ def test_a_run_that_fails_is_named_and_does_not_stop_the_check():
     report = check_contract(good, LABELS, run)
     assert report["Run"].status == "warned"
     nothing, raised = report["Run"].seen.splitlines()
-    assert nothing == "case '2': run returned None"
+    assert nothing == "case '2': run returned nothing"
     place = r"\(test_contract\.py, line \d+, in run: raise SystemExit\(\"no model\"\)\)"
     assert re.fullmatch(f"case '3': run raised SystemExit: no model {place}", raised)
     assert report["Metric return value"].status == "passed"

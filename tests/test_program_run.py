@@ -10,6 +10,8 @@ import pytest
 from skynet_adapters import (
     Case,
     DefinitionError,
+    ProgramFailedError,
+    as_dspy_metric,
     as_gepa_adapter,
     as_reflection_lm,
     program_artifact,
@@ -121,6 +123,54 @@ def test_output_says_what_of_the_prediction_is_judged(signature, output, wanted)
 
 def says(word):
     return scripted_lm(lambda messages: chat(answer=word))
+
+
+class Find(dspy.Signature):
+    """Find the refund that is asked for."""
+
+    letter: str = dspy.InputField()
+    refund: int | None = dspy.OutputField()
+
+
+def refund_is_right(input, output, expected=None):
+    return float(output == expected["refund"]), {"feedback": f"{output}, and it is {expected['refund']}."}
+
+
+@pytest.mark.parametrize("options", [{}, {"run_timeout": None}, {"run_isolation": "process"}])
+def test_an_optional_field_that_is_none_is_an_answer_as_in_evaluate(options):
+    letters = {"asks for nothing": None, "asks for 5": 5, "asks for 6": None}
+    program = dspy.Predict(Find)
+    program.set_lm(scripted_lm(lambda messages: chat(refund=5 if "5" in messages[-1]["content"] else "null")))
+    data = [
+        dspy.Example(letter=letter, refund=refund or (6 if "6" in letter else None)).with_inputs("letter")
+        for letter, refund in letters.items()
+    ]
+    evaluated = dspy.Evaluate(devset=data, metric=as_dspy_metric(refund_is_right))(program)
+    with as_gepa_adapter(
+        refund_is_right, program_run(program), artifact=program_artifact(program), **options
+    ) as adapter:
+        batch = adapter.evaluate(data, adapter.seed_candidate, capture_traces=True)
+        records = adapter.make_reflective_dataset(adapter.seed_candidate, batch, ["self"])["self"]
+    assert [score.score for _, _, score in evaluated.results] == batch.scores == [1.0, 1.0, 0.0]
+    assert batch.outputs == [None, 5, None]
+    assert [record["Generated Outputs"] for record in records] == [None, 5, None]
+    assert "None, and it is 6." in records[2]["Feedback"]
+
+
+def test_a_program_that_returns_nothing_gives_no_output():
+    class Silent(dspy.Module):
+        def __init__(self):
+            super().__init__()
+            self.find = dspy.Predict("question -> answer")
+
+        def forward(self, question):
+            return None
+
+    program = Silent()
+    with as_gepa_adapter(score, program_run(program), artifact=program_artifact(program)) as adapter:
+        (trajectory,) = adapter.evaluate(cases(1), adapter.seed_candidate, capture_traces=True).trajectories
+    assert isinstance(trajectory.score.error, ProgramFailedError)
+    assert "the program returned nothing" in trajectory.score.feedback
 
 
 def test_a_program_is_taken_as_it_was():
