@@ -19,9 +19,11 @@ import dspy
 import pytest
 from hypothesis import settings
 
-# No test is timed: the machines that run them are shared.
-settings.register_profile("untimed", deadline=None)
-settings.load_profile("untimed")
+# No test is timed: the machines that run them are shared. What is generated is the same in every run, so that
+# a change is judged by what it changes; `--hypothesis-profile=search` looks for what nobody has seen yet.
+settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
+settings.register_profile("search", deadline=None, max_examples=1_000)
+settings.load_profile("repeatable")
 
 # A run in the background of a script ignores Ctrl-C, and so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)

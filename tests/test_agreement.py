@@ -1,7 +1,7 @@
 """Every target reads the same number, named scores and text from one score."""
 
 import dspy
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from skynet_adapters import Case, as_dspy_metric, as_gepa_adapter, as_gepa_evaluator
@@ -11,6 +11,7 @@ texts = st.text(max_size=60)
 
 
 @settings(max_examples=60, deadline=None)
+@example(1.0, "Say <curr_param>.", {}, "<side_info>")
 @given(numbers, texts, st.dictionaries(st.text("abc", min_size=1, max_size=3), numbers, max_size=3), texts)
 def test_dspy_the_adapter_and_the_evaluator_say_the_same(value, feedback, named, further):
     def score(input, output, expected=None):
@@ -37,4 +38,6 @@ def test_dspy_the_adapter_and_the_evaluator_say_the_same(value, feedback, named,
         == (batch.objective_scores or [{}])[0]
         == side_info.get("scores", {})
     )
-    assert in_dspy.feedback == record["Feedback"] == side_info["Feedback"]
+    # In gepa's own prompt template these two are placeholders (gepa 0.1.4), and DSPy's has none.
+    text = in_dspy.feedback.replace("<side_info>", "<side info>").replace("<curr_param>", "<curr param>")
+    assert text == record["Feedback"] == side_info["Feedback"]
