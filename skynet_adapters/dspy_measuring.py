@@ -121,8 +121,7 @@ def judging() -> Generator[None]:
         yield
     finally:
         if span is not None:
-            for outer in span.line():
-                outer.judged.append((begun, time.perf_counter()))
+            span.leave_out(begun, time.perf_counter())
 
 
 def _active_meter() -> "_Meter | None":
@@ -296,7 +295,7 @@ class _Span:
         self.outer = outer
         self.strand = _strand()
         self.asked: list[_Asked] = []
-        self.judged: list[tuple[float, float]] = []  # when a metric judged a part of it
+        self.left_out: list[tuple[float, float]] = []  # such as when a metric judged a part of it
         self.modules = 0
         self.begun = time.perf_counter()
         self.ended: float | None = None
@@ -314,6 +313,11 @@ class _Span:
         while span is not None:
             yield span
             span = span.outer
+
+    def leave_out(self, begun: float, ended: float) -> None:
+        """Keep a time out of it, and of the calls it is made from."""
+        for span in self.line():
+            span.left_out.append((begun, ended))
 
     def root(self) -> "_Span":
         """Give the call that is made from no other one."""
@@ -395,7 +399,7 @@ class _Span:
     def _own_seconds(self) -> float:
         """Give the wall time, without what a metric took."""
         ended = time.perf_counter() if self.ended is None else self.ended
-        return ended - self.begun - _covered(self.judged)
+        return ended - self.begun - _covered(self.left_out)
 
     def _is_spread(self) -> bool:
         """Tell whether models were asked in other threads or tasks too."""

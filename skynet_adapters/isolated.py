@@ -7,7 +7,6 @@ it. loky starts the processes: unlike `multiprocessing` it does not run the user
 
 import atexit
 import contextlib
-import dataclasses
 import functools
 import importlib
 import importlib.util
@@ -186,8 +185,10 @@ class RunProcesses:
     def ran(self, artifact: Any, input: dict[str, Any], seconds: float | None) -> Ran:
         """Run one case in a worker."""
         with measure.rollout() as measured:
+            begun = time.perf_counter()
             try:
                 called = self._processes.call({"artifact": artifact, "input": input}, None, seconds)
+                measured.leave_out(begun, time.perf_counter() - called.seconds)  # the wait for a worker
             except DeadlineExceededError:
                 return too_late(seconds or 0.0)
             except ToldError as error:
@@ -197,11 +198,10 @@ class RunProcesses:
         ran: Ran = called.outcome.value
         if ran.fault is not None:
             ran = ran._replace(fault=f"{self._processes.with_limit(called.outcome, ran.fault).rstrip('.')}.")
-        time_ms = called.seconds * 1e3  # without the wait for a worker
         if called.asked:
-            return ran._replace(observation=dataclasses.replace(measured.observation(), time_ms=time_ms))
+            return ran._replace(observation=measured.observation())
         why = "run was called in a process of its own, and only what it asks by skynet.llm is seen from here"
-        return ran._replace(observation=unmeasured(why, time_ms))
+        return ran._replace(observation=unmeasured(why, called.seconds * 1e3))
 
 
 def _refuse_without_loky(what: str) -> None:

@@ -297,6 +297,10 @@ def end_judging(token: Token[Any]) -> None:
 class Rollout(Protocol):
     """A rollout that is being measured, or was."""
 
+    def leave_out(self, begun: float, ended: float) -> None:
+        """Keep a time of its block out of it, from and to a `time.perf_counter()`."""
+        ...
+
     def observation(self) -> Observation:
         """Give what it took, once its block has ended."""
         ...
@@ -338,11 +342,14 @@ def rollout() -> Generator[Rollout]:
 
 class _Timed:
     def __init__(self) -> None:
-        self.begun, self.seconds = time.perf_counter(), 0.0
+        self.begun, self.seconds, self._left_out = time.perf_counter(), 0.0, 0.0
+
+    def leave_out(self, begun: float, ended: float) -> None:
+        self._left_out += ended - begun
 
     def observation(self) -> Observation:
         why = "no model call was seen; only those of a dspy.LM can be measured"
-        return unmeasured(why, time_ms=self.seconds * 1e3)
+        return unmeasured(why, time_ms=(self.seconds - self._left_out) * 1e3)
 
 
 def load_parts() -> None:

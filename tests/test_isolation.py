@@ -36,6 +36,7 @@ from skynet_adapters import (
     models,
     optimize_artifact,
 )
+from tests.model_server import ModelServer
 from tests.scripted import answering, chat, examples, reflecting, scripted_lm
 
 # One worker of pytest for all, since processes are started all the time.
@@ -726,6 +727,37 @@ def test_what_a_run_asks_by_llm_is_measured_and_nothing_else_is():
     assert second.feedback.startswith("1 10 ")
     assert 0 < first.info["ms"] < 60_000
     assert adapter.metric.bill.calls == 0
+
+
+class SlowToLoad:
+    """What a function refers to, and a process takes three seconds to load."""
+
+    def __reduce__(self):
+        return time.sleep, (3.0,)
+
+
+def test_the_time_of_a_run_is_that_of_its_first_answers_and_not_of_the_cache_nor_of_a_start():
+    slow, taken = SlowToLoad(), []
+
+    def run(artifact, input):
+        return slow or llm(f"{input['n']}, first question") + llm(f"{input['n']}, second question")
+
+    def score(input, output, expected=None):
+        now = observation()
+        taken.append((now.time_ms, now.cached_calls))
+        return RIGHT
+
+    with (
+        ModelServer(lambda messages: "L", lambda messages: 0.3) as server,
+        models(metric_lm=server.lm(cache=True)),
+        as_gepa_adapter(score, run, artifact="a", run_isolation="process", max_workers=1) as adapter,
+    ):
+        for _ in range(2):
+            adapter.evaluate(CASES[:3], adapter.seed_candidate)
+    assert len(server.served) == 6
+    assert [cached for _, cached in taken] == [0, 0, 0, 2, 2, 2]
+    for ms, _ in taken:
+        assert 600 <= ms < 3_000
 
 
 def test_optimize_artifact_and_the_evaluator_take_the_options():
