@@ -314,6 +314,8 @@ class _Judge:
         self._metric_lm = dspy.LM(metric_lm) if isinstance(metric_lm, str) else metric_lm
         self._reflection_lm = reflection_lm
         self._shape: str | None = None
+        # One metric may be read in several ways, and each has judgements of its own.
+        self._reading: object = None if self.is_plain else object()
 
     @property
     def is_plain(self) -> bool:
@@ -331,7 +333,7 @@ class _Judge:
         metric = self.metric
         # With a predictor's name dspy.GEPA asks for the text of what it has scored before.
         asks_again = pred_name is not None
-        score = metric.recall(gold, pred) if asks_again else None
+        score = metric.recall(gold, pred, self._reading) if asks_again else None
         if score is None:
             try:
                 score = self._judged(gold, pred, asks_again)
@@ -373,7 +375,7 @@ class _Judge:
         try:
             score = self._judged(args, pred, again=True)
         except MetricBroken as error:
-            score = metric.cannot_ask(args, str(error), rollout=(args, pred), again=True)
+            score = metric.cannot_ask(args, str(error), rollout=(args, pred, self._reading), again=True)
         return feedback_score(score, None, metric.success_threshold, metric)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -397,7 +399,7 @@ class _Judge:
         metric = self.metric
         observation = measured(pred)  # in this thread, before any model call of a judge
         input, expected = input_and_labels(gold)
-        rollout = (gold, pred)
+        rollout = (gold, pred, self._reading)
         wrong = _wrong_case(gold)
         if wrong is not None:
             return metric.cannot_ask(input, wrong, rollout=rollout, again=again)

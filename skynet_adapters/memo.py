@@ -28,6 +28,7 @@ from .sibling_imports import plain_module
 __all__ = ["ContentMemo", "RolloutMemo", "content_key"]
 
 T = TypeVar("T")
+_Weak = weakref.ref[Any]
 
 _KEPT_FOR_A_CASE = 64
 
@@ -35,31 +36,33 @@ _KEPT_FOR_A_CASE = 64
 class RolloutMemo(Generic[T]):
     """Remember one value for each pair (case object, answer object) while the answer is alive.
 
-    Both objects are known by identity and held weakly, so that nothing is kept alive, an entry is
-    gone with its answer, and an id that is used again finds nothing. Answers that cannot be held
-    weakly (a text, a dict) are remembered with their case, the newest 64 of each: a minibatch may hold
-    a case several times before the first text is asked for.
+    Of each reading of a pair, where there are several: who reads other fields of the same answer has a
+    value of its own. Both objects are known by identity and held weakly, so that nothing is kept
+    alive, an entry is gone with its answer, and an id that is used again finds nothing. Answers that
+    cannot be held weakly (a text, a dict) are remembered with their case, the newest 64 of each: a
+    minibatch may hold a case several times before the first text is asked for.
     """
 
     def __init__(self) -> None:
-        self._by_answer: dict[tuple[int, int], tuple[weakref.ref[Any], weakref.ref[Any], T]] = {}
-        self._by_case: dict[int, tuple[weakref.ref[Any], deque[tuple[object, T]]]] = {}
+        # By the ids of answer, case and reading.
+        self._by_answer: dict[tuple[int, int, int], tuple[_Weak, _Weak, object, T]] = {}
+        self._by_case: dict[int, tuple[_Weak, deque[tuple[object, object, T]]]] = {}
 
     def __len__(self) -> int:
         return len(self._by_answer) + sum(len(kept[1]) for kept in tuple(self._by_case.values()))
 
-    def put(self, case: object, answer: object, value: T) -> None:
+    def put(self, case: object, answer: object, value: T, reading: object = None) -> None:
         """Remember `value`; where neither object can be held weakly, nothing is remembered."""
-        key = (id(answer), id(case))
+        key = (id(answer), id(case), id(reading))
         try:
             # The callback runs before the answer's id can be used again. `dict.pop` takes the dead
             # reference as its default, which keeps the whole callback in C.
             gone = functools.partial(self._by_answer.pop, key)
-            self._by_answer[key] = (weakref.ref(answer, gone), weakref.ref(case, gone), value)
+            self._by_answer[key] = (weakref.ref(answer, gone), weakref.ref(case, gone), reading, value)
         except TypeError:
-            self._put_with_case(case, answer, value)
+            self._put_with_case(case, answer, value, reading)
 
-    def _put_with_case(self, case: object, answer: object, value: T) -> None:
+    def _put_with_case(self, case: object, answer: object, value: T, reading: object) -> None:
         kept = self._by_case.get(id(case))
         if kept is None or kept[0]() is not case:
             try:
@@ -67,17 +70,18 @@ class RolloutMemo(Generic[T]):
             except TypeError:
                 return
             kept = self._by_case.setdefault(id(case), (gone, deque(maxlen=_KEPT_FOR_A_CASE)))
-        kept[1].appendleft((answer, value))
+        kept[1].appendleft((answer, reading, value))
 
-    def get(self, case: object, answer: object) -> T | None:
+    def get(self, case: object, answer: object, reading: object = None) -> T | None:
         """Give what is remembered for this very pair of objects, else `None`."""
-        found = self._by_answer.get((id(answer), id(case)))
+        found = self._by_answer.get((id(answer), id(case), id(reading)))
         if found is not None:
-            return found[2] if found[0]() is answer and found[1]() is case else None
+            is_it = found[0]() is answer and found[1]() is case and found[2] is reading
+            return found[3] if is_it else None
         kept = self._by_case.get(id(case))
         if kept is None or kept[0]() is not case:
             return None
-        return next((value for known, value in tuple(kept[1]) if known is answer), None)
+        return next((value for known, by, value in tuple(kept[1]) if known is answer and by is reading), None)
 
 
 class ContentMemo(Generic[T]):

@@ -69,6 +69,9 @@ class Isolation(Protocol):
         ...
 
 
+# The case's and the answer's own objects; and who reads other fields of them than the target does by itself.
+Rollout = tuple[object, object] | tuple[object, object, object]
+
 # Targets append theirs when they are imported, so that nothing here knows them.
 isolations: list[Isolation] = []
 
@@ -207,7 +210,8 @@ class Metric:
         self.failure_score = options["failure_score"]
         threshold = options.get("success_threshold")
         self.success_threshold = 1.0 if threshold is None else threshold
-        self._rollouts = None if options["memo"] is None else RolloutMemo[Score]()
+        self._rollouts = RolloutMemo[Score]()
+        self._recalls = options["memo"] is not None
         self._contents = ContentMemo[Score]() if options["memo"] == "content" else None
         self._store = _store(self, options.get("memo_dir"))
         self._seen_names: dict[str, None] = dict.fromkeys(self._names or ())
@@ -309,7 +313,7 @@ class Metric:
         output: Any,
         expected: Any,
         *,
-        rollout: tuple[object, object] | None = None,
+        rollout: Rollout | None = None,
         perfect: Perfect | None = None,
         again: bool = False,
         observation: Observation | None = None,
@@ -320,7 +324,7 @@ class Metric:
             input: See `score_case`.
             output: See `score_case`.
             expected: See `score_case`.
-            rollout: The case's and the answer's own objects, for `recall`.
+            rollout: The case's and the answer's own objects, and who reads them, for `recall`.
             perfect: Gives, from the answer's object and `expected`, what a perfect answer's output
                 may be, none where it cannot tell; asked only before a run is stopped.
             again: This rollout was judged before, so a failure is not counted towards a stop.
@@ -343,7 +347,7 @@ class Metric:
             if score.error is not None:
                 self._record(input, score)
                 counts = fresh and not again and not isinstance(score.error, ProgramFailedError)
-                if counts and (rollout is None or self.recall(*rollout) is None):
+                if counts and (rollout is None or self._rollouts.get(*rollout) is None):
                     answer = rollout[1] if rollout is not None else None
                     self._stop.failed(
                         run,
@@ -356,17 +360,19 @@ class Metric:
             end_judging(token)
         return self._kept(score, rollout)
 
-    def _kept(self, score: Score, rollout: tuple[object, object] | None) -> Score:
-        if rollout is not None and self._rollouts is not None:
-            self._rollouts.put(rollout[0], rollout[1], score)
+    def _kept(self, score: Score, rollout: Rollout | None) -> Score:
+        # A failure is kept in any case: the same rollout does not count twice towards a stop.
+        if rollout is not None and (self._recalls or score.error is not None):
+            case, answer, *reading = rollout
+            self._rollouts.put(case, answer, score, *reading)
         return score
 
-    def recall(self, case: object, answer: object) -> Score | None:
-        """Give the judgement that was made of this rollout, known by its two objects."""
-        return None if self._rollouts is None else self._rollouts.get(case, answer)
+    def recall(self, case: object, answer: object, reading: object = None) -> Score | None:
+        """Give the judgement that was made of this rollout, known by its two objects and who read them."""
+        return self._rollouts.get(case, answer, reading) if self._recalls else None
 
     def program_failed(
-        self, input: object, what: str = RETURNED_NOTHING, rollout: tuple[object, object] | None = None
+        self, input: object, what: str = RETURNED_NOTHING, rollout: Rollout | None = None
     ) -> Score:
         """Give a case without an output the failure score; the user's function is not called.
 
@@ -384,13 +390,11 @@ class Metric:
         self._record(input, score)
         return self._kept(score, rollout)
 
-    def cannot_ask(
-        self, input: object, why: str, *, rollout: tuple[object, object], again: bool = False
-    ) -> Score:
+    def cannot_ask(self, input: object, why: str, *, rollout: Rollout, again: bool = False) -> Score:
         """Fail a case that the target cannot ask the user's function about; it counts towards a stop."""
         score = self._failed(MetricError(clean_text(f"metric {self.name!r}: {why}", self._limit)))
         self._record(input, score)
-        if not again and self.recall(*rollout) is None:
+        if not again and self._rollouts.get(*rollout) is None:
             self._stop.failed(self._stop.run, str(score.error), lambda: None)
         return self._kept(score, rollout)
 

@@ -12,7 +12,7 @@ import dspy
 import pytest
 from gepa.strategies.proposal_sampling import IndependentSampling
 
-from skynet_adapters import MetricBroken, as_dspy_metric
+from skynet_adapters import Metric, MetricBroken, as_dspy_metric
 from tests.scripted import answering, chat, examples, field_of, reflecting, scripted_lm
 
 RULE = "Say A."
@@ -486,6 +486,34 @@ def test_a_metric_without_memory_is_asked_again_for_the_text(log):
     compiled(metric, lm=lm, reflection=reflecting(), budget=60)
     assert metric.metric.calls > len(lm.prompts)
     assert any("different from the overall metric score" in line for line in log)
+
+
+def test_one_metric_that_is_read_in_two_ways_says_of_each_what_it_scored():
+    """A metric of two DSPy metrics over one `Metric`: draft and answer of the same prediction."""
+    shared = Metric(score, score_names=["exact", "length"])
+    of_draft, of_answer = (as_dspy_metric(shared, output=name) for name in ("draft", "answer"))
+
+    def both(gold, pred, trace=None, pred_name=None, pred_trace=None):
+        parts = [of_draft(gold, pred, trace, pred_name, pred_trace), of_answer(gold, pred, trace, pred_name)]
+        text = " ".join(
+            f"{name}: {part.feedback}" for name, part in zip(("DRAFT", "FINAL"), parts, strict=True)
+        )
+        return dspy.Prediction(score=sum(map(float, parts)) / 2, feedback=text)
+
+    reflection = reflecting(lambda prompt, number: RULE)
+    compiled(
+        both,
+        dspy.Predict("question -> draft, answer"),
+        lm=scripted_lm(lambda messages: chat(draft="B", answer="A")),
+        reflection=reflection,
+    )
+    assert reflection.prompts
+    for record in records_in(reflection.prompts):
+        draft, final = record["Feedback"].split("FINAL: ")
+        assert "Expected 'A', got 'B'." in draft
+        assert "Score: 0.25" in draft
+        assert "Right." in final
+        assert "Score: 1" in final
 
 
 def test_a_program_that_returns_one_shared_prediction_gets_the_score_of_each_rollout():

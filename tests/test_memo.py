@@ -90,6 +90,17 @@ def test_two_answers_to_one_case_are_two_rollouts():
     assert (memo.get(case, first), memo.get(case, second)) == ("first", "second")
 
 
+@pytest.mark.parametrize("answer", [Thing(), "a text"])
+def test_each_reading_of_a_rollout_has_a_value_of_its_own(answer):
+    memo: RolloutMemo[str] = RolloutMemo()
+    case, draft, final = Thing(), object(), object()
+    memo.put(case, answer, "plain")
+    memo.put(case, answer, "draft", draft)
+    memo.put(case, answer, "final", final)
+    kept = [memo.get(case, answer, reading) for reading in (None, draft, final, object())]
+    assert kept == ["plain", "draft", "final", None]
+
+
 def test_a_later_judgement_replaces_the_earlier_one():
     memo: RolloutMemo[str] = RolloutMemo()
     case, answer = Thing(), Thing()

@@ -1248,8 +1248,9 @@ class Thing:
         self.value = value
 
 
-def test_a_second_call_for_one_rollout_does_not_count():
-    metric = Metric(failing)
+@pytest.mark.parametrize("memo", ["rollout", "content", None])
+def test_a_second_call_for_one_rollout_does_not_count(memo):
+    metric = Metric(failing, memo=memo)
     case, answer = Thing(), Thing()
     for _ in range(20):
         metric.judge({}, "b", {"label": "a"}, rollout=(case, answer))
