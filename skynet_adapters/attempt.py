@@ -15,6 +15,8 @@ from .score import shown
 __all__ = ["RETURNED_NOTHING", "Ran", "attempt", "checked_run", "too_late"]
 
 
+_OF_A_METRIC = (("input", "output"), ("gold", "pred"), ("example", "pred"))
+
 RETURNED_NOTHING = "It returned nothing."
 
 
@@ -97,12 +99,17 @@ def checked_run(run: Any, *names: str) -> Callable[..., Any]:
         signature = inspect.signature(run)
     except (TypeError, ValueError):  # some functions written in C have none
         return run
+    first = tuple(signature.parameters)[:2]
+    if first in _OF_A_METRIC:
+        raise DefinitionError(
+            f"run has the parameters of a metric, {signature}: are score and run swapped? A run is {form}"
+        )
     try:
         signature.bind(*names)
     except TypeError:
         mend = "" if "artifact" in names else "; for a run(artifact, input) pass artifact= too"
         raise DefinitionError(f"run cannot be called as {form}: its signature is {signature}{mend}") from None
-    if "artifact" in names and list(signature.parameters)[:2] == ["input", "artifact"]:
+    if "artifact" in names and first == ("input", "artifact"):
         raise DefinitionError(f"run gets the artifact first; write it as {form}, not {signature}")
     return run
 

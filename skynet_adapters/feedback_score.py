@@ -5,6 +5,7 @@ import copy
 import json.encoder
 import numbers
 import operator
+import pickle
 import sys
 from collections.abc import Mapping
 from typing import Any, cast
@@ -184,6 +185,16 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
 
     __trunc__ = __int__
 
+    @property
+    def real(self) -> float:
+        """The number; `numbers.Real` has this."""
+        return float(self)
+
+    @property
+    def imag(self) -> float:
+        """Zero; `numbers.Real` has this."""
+        return 0.0
+
     def __round__(self, digits: int | None = None) -> float:
         return round(float(self), digits)
 
@@ -191,7 +202,9 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
 
     def __reduce__(self) -> Any:
         score, threshold, _ = self._origin
-        return _restored, (dict(self), score._replace(info={}), threshold, None)
+        # What of it cannot be pickled stands in the text.
+        info = {key: value for key, value in score.info.items() if _can_be_pickled(value)}
+        return _restored, (dict(self), score._replace(info=info), threshold, None)
 
     __reduce_ex__ = lambda self, protocol: self.__reduce__()  # noqa: E731 - dict has its own
 
@@ -203,6 +216,14 @@ class FeedbackScore(dspy.Prediction, dict[str, Any]):  # pyright: ignore[reportI
 
     def __deepcopy__(self, memo: Any) -> "FeedbackScore":
         return _restored(copy.deepcopy(dict(self), memo), *self._origin)
+
+
+def _can_be_pickled(value: object) -> bool:
+    try:
+        pickle.dumps(value)
+    except Exception:
+        return False
+    return True
 
 
 _BELOW_ALL = float("-inf")
@@ -226,6 +247,20 @@ def _number(value: Any) -> Any:
     return float(value) if isinstance(value, dspy.Prediction) else value
 
 
+def _as_float(name: str) -> Any:
+    return lambda self, *other: getattr(float(self), name)(*map(_number, other))  # pyright: ignore
+
+
+for _name in (
+    "__divmod__",
+    "__rdivmod__",
+    "__floor__",
+    "__ceil__",
+    "as_integer_ratio",
+    "is_integer",
+    "conjugate",
+):
+    setattr(FeedbackScore, _name, _as_float(_name))
 for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "abs"):
     setattr(FeedbackScore, f"__{_name}__", _arithmetic(f"__{_name}__", reflected=False))
 for _name in ("sub", "mul", "truediv", "floordiv", "mod", "pow"):

@@ -45,6 +45,11 @@ def caller(score: Any, name: str) -> Ask:
             f"metric {name!r} has the parameters of a DSPy metric, {signature}; pass "
             "from_dspy_metric(metric), or write it as score(input, output, expected=None)"
         )
+    if names[:1] == ["artifact"]:
+        raise DefinitionError(
+            f"metric {name!r} has the parameters of a run, {signature}: are score and run swapped? "
+            "A metric is score(input, output, expected=None)"
+        )
     kinds = {parameter.kind for parameter in signature.parameters.values()}
     contract = ("input", "output", "expected")
     in_order = tuple(names) == contract[: len(names)]

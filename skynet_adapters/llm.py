@@ -82,7 +82,7 @@ def llm(
     try:
         answer = _answer(model, name, asked)
     except Exception as error:
-        raise MetricError(f"{what} {name!r} failed: {type(error).__name__}: {error}") from error
+        raise MetricError(f"{what} {name!r} failed: {type(error).__name__}: {error}") from None
     text = text_of(answer)
     if not isinstance(text, str) or not text.strip():
         raise MetricError(f"{what} {name!r} gave {shown(answer)}, not a text; {MEND_OF_NO_TEXT}")

@@ -25,6 +25,9 @@ _SHAPE = (
     'a metric returns a number and a dict with a text: `return 0.8, {"feedback": "Close. Missing the date."}`'
 )
 _MAX_INFO_CHARS = 5_000
+# ... and all of it together, and a name in it.
+_MAX_ALL_INFO_CHARS = 20_000
+_MAX_NAME_CHARS = 200
 _EMPTY = "The metric gave no feedback text."
 
 
@@ -106,10 +109,25 @@ class Score(NamedTuple):
         if named:
             line = ", ".join(f"{name} {value:.6g}" for name, value in named.items())
             text += f"\nNamed scores: {clean_text(line, _MAX_INFO_CHARS)}"
+        if self.info:
+            text += self._further()
+        return text
+
+    def _further(self) -> str:
+        """Write the further information, as much of it as a prompt can take."""
+        texts: list[str] = []
+        left, left_out = _MAX_ALL_INFO_CHARS, 0
         for key, value in self.info.items():
             if key != "component_feedback":
-                text += f"\n\n{key}: {_readable(value)}"
-        return text
+                text = f"\n\n{clean_text(key, _MAX_NAME_CHARS)}: {_readable(value)}"
+                if len(text) <= left:
+                    texts.append(text)
+                    left -= len(text)
+                else:
+                    left_out += 1
+        if left_out:
+            texts.append(f"\n\n[... {left_out} of {left_out + len(texts)} further keys left out ...]")
+        return "".join(texts)
 
 
 def parse_return(

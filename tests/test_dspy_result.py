@@ -5,8 +5,10 @@ import inspect
 import io
 import json
 import math
+import numbers
 import pickle
 import statistics
+import threading
 
 import cloudpickle
 import dspy
@@ -38,6 +40,16 @@ def results(*values):
 
 
 # --- a number -------------------------------------------------------------------------------------
+
+
+def test_it_has_what_a_real_number_has():
+    one = result(-0.75)
+    assert isinstance(one, numbers.Real)
+    assert divmod(one, 0.5) == divmod(-0.75, 0.5)
+    assert divmod(2, one) == divmod(2, -0.75)
+    assert (math.floor(one), math.ceil(one), math.trunc(one), round(one)) == (-1, 0, 0, -1)
+    assert (one.real, one.imag, one.conjugate(), complex(one)) == (-0.75, 0.0, -0.75, -0.75)
+    assert (one.as_integer_ratio(), one.is_integer()) == ((-3, 4), False)
 
 
 def test_sums_and_means_are_those_of_the_numbers():
@@ -396,6 +408,20 @@ COPIES = {
     "copy": copy.copy,
     "method": lambda one: one.copy(),
 }
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_keeps_what_the_metric_said_besides(copied):
+    more = {"component_feedback": {"reply": "Shorter."}, "rows": [1, 2]}
+    judgement = copied(result(**more)).judgement
+    assert judgement.info == more
+    assert judgement.text("reply").startswith("Shorter.")
+
+
+def test_what_cannot_be_pickled_stays_behind_and_stands_in_the_text():
+    made = pickle.loads(pickle.dumps(result(lock=threading.Lock(), rows=[1])))
+    assert made.judgement.info == {"rows": [1]}
+    assert "lock: " in made.feedback
 
 
 @pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)

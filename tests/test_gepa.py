@@ -39,8 +39,10 @@ from PIL import Image as Pillow
 
 from skynet_adapters.cases import Case
 from skynet_adapters.deadline import end_idle_helpers
+from skynet_adapters.dspy import as_dspy_metric
 from skynet_adapters.errors import DataError, DefinitionError, MetricBroken, MetricError
 from skynet_adapters.gepa import as_gepa_adapter, as_gepa_dataset, as_gepa_evaluator, as_reflection_lm
+from skynet_adapters.gepa_optimize import optimize_artifact
 from skynet_adapters.metric import Metric
 
 CASES = [Case(str(number), {"n": number}, {"label": f"L{number}"}) for number in range(8)]
@@ -413,6 +415,21 @@ def test_a_run_timeout_that_nobody_can_wait_for_is_refused(seconds):
 def test_a_run_whose_parameters_are_the_other_way_round_is_refused():
     with pytest.raises(DefinitionError, match="run gets the artifact first"):
         as_gepa_adapter(score, lambda input, artifact: "x", artifact=SEED)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda score, run: as_gepa_adapter(score, run, artifact=SEED),
+        as_gepa_evaluator,
+        lambda score, run: optimize_artifact(SEED, run, score, [], reflection_lm=lambda prompt: "x"),
+    ],
+)
+@pytest.mark.parametrize("metric", [score, as_dspy_metric(score)])
+def test_score_and_run_that_are_swapped_are_refused_before_anything_runs(make, metric):
+    for first, second in ((run, metric), (run, run), (score, metric)):
+        with pytest.raises(DefinitionError, match="are score and run swapped"):
+            make(first, second)
 
 
 @pytest.mark.parametrize("make", [as_gepa_adapter, as_gepa_evaluator])

@@ -8,6 +8,7 @@ import io
 import logging
 import math
 import threading
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 
 import cloudpickle
@@ -551,6 +552,17 @@ def test_a_block_around_the_run_goes_before_the_one_that_the_evaluator_was_made_
     with models(metric_lm=saying("Around.")):
         assert evaluator("B")[1]["Feedback"].startswith("Around.")
         assert given("B")[1]["Feedback"].startswith("Given.")
+
+
+def test_what_a_provider_says_of_a_key_is_not_in_the_traceback_either():
+    def refuse(messages):
+        raise ValueError("Incorrect API key provided: sk-proj-Zk29fLq81xTz77AbQ4")
+
+    with models(metric_lm=refuse), pytest.raises(MetricError) as caught:
+        llm("Right?")
+    printed = "".join(traceback.format_exception(caught.value))
+    assert "Incorrect API key provided" in printed
+    assert "Zk29fLq81xTz77AbQ4" not in printed
 
 
 def test_models_stay_behind_when_an_adapter_is_saved_and_it_says_so(caplog):

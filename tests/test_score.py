@@ -504,6 +504,15 @@ def test_further_information_of_any_size_leaves_the_text_of_bearable_length():
     assert len(parse_return(said(dump="x" * 5_000_000, rows=list(range(1_000_000)))).text()) < 30_000
 
 
+def test_many_further_keys_leave_the_text_of_bearable_length_and_it_says_how_many_are_left_out():
+    many = {f"key {number}": "x" * 4_000 for number in range(300)}
+    text = parse_return(said(**many, **{"a long name" * 100_000: "short"})).text()
+    assert len(text) < 30_000
+    assert "key 3: xxx" in text
+    assert "characters left out" in text.rpartition("key 3")[2]  # of the long name
+    assert "[... 296 of 301 further keys left out ...]" in text
+
+
 def test_the_text_survives_information_whose_repr_raises():
     assert "broken: " in parse_return(said(broken=ReprRaises())).text()
 

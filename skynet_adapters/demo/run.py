@@ -111,5 +111,5 @@ def _real_model(name: str, say: Callable[[str], None]) -> Any:
         raise DefinitionError(
             f"The model {name!r} gave no answer: {type(error).__name__}: {error}\n"
             "Check its name, and that its key stands in the environment, both as DSPy wants them."
-        ) from error
+        ) from None
     return lm
