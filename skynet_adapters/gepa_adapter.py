@@ -127,7 +127,9 @@ class GepaAdapter(Generic[A]):
 
     Attributes:
         metric: The `Metric`, with its `failures`.
-        callback: For `callbacks=[...]`: warns at the end when no candidate was accepted, and why.
+        callback: For `callbacks=[...]`: warns at the end when no candidate was accepted, or no case could be
+            judged, and why.
+        frontier_type: GEPA's frontier, once `check_gepa_run` has seen it; `None`: not known.
         seen_scores: The lowest and the highest score so far, without failure scores; `None`: none yet.
         propose_new_texts: `None`: GEPA's own proposer writes the new texts.
     """
@@ -142,8 +144,9 @@ class GepaAdapter(Generic[A]):
         self._include_expected = include_expected
         self._raising = Raising(MetricError, DataError)
         self.metric = rollouts.metric
-        self.callback = ClosingCallback()
+        self.callback = ClosingCallback(rollouts.outcomes)
         self.seen_scores: tuple[float, float] | None = None
+        self.frontier_type: str | None = None
         _warn_of_placeholder(self._candidate)
 
     def __enter__(self) -> Self:
@@ -237,7 +240,8 @@ class GepaAdapter(Generic[A]):
 
     def _objective_scores(self, trajectories: list[Trajectory]) -> list[dict[str, float]] | None:
         # Where no case could be judged, GEPA says that objective frontiers need scores, but not how.
-        self.metric.names_are_read(any(trajectory.score.error is not None for trajectory in trajectories))
+        failed = any(trajectory.score.error is not None for trajectory in trajectories)
+        self.metric.names_are_read(failed and self.frontier_type != "instance")
         scores = [self.metric.complete(trajectory.score.scores) for trajectory in trajectories]
         return scores if scores and all(scores) else None
 

@@ -92,6 +92,7 @@ def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
         faults += [] if torn is None else [torn]
     if faults:
         raise DefinitionError("this GEPA run cannot work:\n" + "\n".join(f"- {line}" for line in faults))
+    adapter.frontier_type = arguments.get("frontier_type", "instance")
     _warn_of_scale(adapter, arguments)
     if folder is not None:
         warn_of_used_budget(folder, arguments.get("max_metric_calls"))

@@ -19,6 +19,7 @@ from gepa.core.callbacks import (
 )
 
 from .gepa_reflection import noted_failures
+from .gepa_rollouts import Outcomes
 
 __all__ = ["ClosingCallback"]
 
@@ -26,15 +27,20 @@ _log = logging.getLogger("skynet_adapters")
 
 
 class ClosingCallback:
-    """A callback for `gepa.optimize` that warns at the end when no candidate was accepted, and why.
+    """A callback for `gepa.optimize` that warns at the end when nothing came of the run, and why.
 
     It counts from the start of each run. A run that raises has said itself what was wrong.
+
+    Args:
+        outcomes: Counts what became of the cases.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, outcomes: Outcomes) -> None:
+        self._outcomes = outcomes
         self._start()
 
     def _start(self) -> None:
+        self._outcomes.begin_again()
         self._iterations = 0
         self._perfect = 0
         self._asked = 0
@@ -85,20 +91,24 @@ class ClosingCallback:
         noted_failures.set(None)
 
     def on_optimization_end(self, event: OptimizationEndEvent) -> None:
-        """Warn when nothing was accepted; called by GEPA."""
-        if self._accepted:
+        """Warn when nothing was accepted, or nothing judged; called by GEPA."""
+        if self._accepted and self._outcomes.why_nothing_was_judged() is None:
             return
         found_before = len(event["final_state"].program_candidates) > 1
         what = "accepted no new candidate" if found_before else "ended with the artifact that it began with"
+        if self._accepted:  # acceptance_criterion="improvement_or_equal" takes one failure score for another
+            what = "can tell no candidate from another"
         _log.warning("GEPA %s: %s", what, "; ".join(self._reasons(event["total_metric_calls"])))
 
     def _reasons(self, metric_calls: int) -> list[str]:
+        nothing_judged = self._outcomes.why_nothing_was_judged()
+        reasons = [] if nothing_judged is None else [nothing_judged]
         if not self._iterations:
             return [
+                *reasons,
                 f"it stopped before anything was proposed, with {metric_calls} metric calls used; raise "
-                "max_metric_calls, or look at what else stops the run"
+                "max_metric_calls, or look at what else stops the run",
             ]
-        reasons: list[str] = []
         if self._perfect:
             reasons.append(
                 f"{self._perfect} of {self._iterations} minibatches were perfect, so that nothing was "
@@ -108,7 +118,7 @@ class ClosingCallback:
         if failed:
             last = f", the last because {self._reflection_failures[-1]}" if self._reflection_failures else ""
             reasons.append(f"the reflection model gave no text for {failed} of {self._asked} proposals{last}")
-        if self._rejected:
+        if self._rejected and nothing_judged is None:
             reasons.append(
                 f"{self._rejected} of {self._proposed} proposals were refused, the last because: "
                 f"{self._last_rejection}"

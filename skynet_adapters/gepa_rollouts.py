@@ -27,7 +27,7 @@ from .options import checked_isolation, checked_memory_limit, checked_seconds
 from .remote import Remote, checked_executor, not_run, ran_there
 from .score import Score, shown
 
-__all__ = ["GEPA_OPTIONS", "Job", "Raising", "Rollouts", "Trajectory", "artifact_itself"]
+__all__ = ["GEPA_OPTIONS", "Job", "Outcomes", "Raising", "Rollouts", "Trajectory", "artifact_itself"]
 
 # What adapter and evaluator take beside the options of `Metric`.
 GEPA_OPTIONS = (
@@ -44,6 +44,8 @@ GEPA_OPTIONS = (
 _MOST_WORKERS = 256
 # And how many at first, so that a metric which fails on everything is not paid a whole data set for.
 _MOST_UNPROVEN = 8
+# After how many cases it is said that `run` gave no output on any.
+_MOST_WITHOUT_OUTPUT = 5
 # How long an executor may be silent beyond `run_timeout`: its workers start and import meanwhile.
 _EXECUTOR_PATIENCE_SECONDS = 30.0
 
@@ -74,6 +76,45 @@ class Job(NamedTuple):
     expected: dict[str, Any] | None
 
 
+class Outcomes:
+    """What became of the cases of a run, counted.
+
+    Attributes:
+        cases: How many there were.
+        outputs: How many of them `run` gave an output for.
+        judged: How many of them have a judgement.
+        first_failure: What happened to the first that has none.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.begin_again()
+
+    def __reduce__(self) -> Any:
+        return Outcomes, ()  # a copy has seen nothing yet
+
+    def begin_again(self) -> None:
+        """Count from 0 again."""
+        self.cases = self.outputs = self.judged = 0
+        self.first_failure = ""
+
+    def add(self, ran: Ran, score: Score) -> None:
+        """Count one case."""
+        with self._lock:
+            self.cases += 1
+            self.outputs += ran.fault is None and ran.output is not None
+            self.judged += score.error is None
+            if score.error is not None and not self.first_failure:
+                self.first_failure = str(score.error).rstrip(".")
+
+    def why_nothing_was_judged(self) -> str | None:
+        """Tell why no case has a judgement; `None` where one has, or where there was no case."""
+        if self.judged or not self.cases:
+            return None
+        what = "could be judged" if self.outputs else "had an output of run"
+        return f"none of the {self.cases} cases {what}, the first because: {self.first_failure}"
+
+
 class Rollouts:
     """Run and judge cases, many at once."""
 
@@ -89,6 +130,7 @@ class Rollouts:
         run_memory_limit_mb: Any = None,
     ) -> None:
         self.metric = metric
+        self.outcomes = Outcomes()
         self._models = chosen or Models()
         # `optimize_anything` has a pool of its own, whose threads know no block (gepa 0.1.4).
         self._models_when_made = models_of_block()
@@ -150,6 +192,7 @@ class Rollouts:
         trajectories = _Batch(self, jobs).trajectories()
         # Only now: a metric that failed on the first to come back may have judged others meanwhile.
         stop_when_broken(self.metric)
+        self._warn_without_outputs()
         return trajectories
 
     def one(self, job: Job) -> Trajectory:
@@ -161,7 +204,18 @@ class Rollouts:
         trajectory = self._one(job)
         if trajectory.score.error is not None:
             stop_when_broken(self.metric)
+            self._warn_without_outputs()
         return trajectory
+
+    def _warn_without_outputs(self) -> None:
+        """Say early that `run` fails on everything; it goes on, since the artifact may be to blame."""
+        if self.outcomes.cases >= _MOST_WITHOUT_OUTPUT and not self.outcomes.outputs:
+            self.metric.warn_once(
+                "no output",
+                "%s. The run goes on, since a better artifact may mend that; where run itself is at fault, "
+                "stop it and mend run",
+                self.outcomes.why_nothing_was_judged(),
+            )
 
     def _one(self, job: Job) -> Trajectory:
         if self._executor is None and (self.run_timeout is None or self._processes is not None):
@@ -193,6 +247,7 @@ class Rollouts:
                 )
         else:
             score = self.metric.program_failed(job.input, ran.fault)
+        self.outcomes.add(ran, score)
         return Trajectory(job.input, ran.output, job.expected, score)
 
     @property

@@ -441,14 +441,15 @@ class Metric:
         """Note that a case's named scores are read for good; for targets.
 
         Args:
-            failed: The case has no judgement, so that its names come from other cases, if any.
+            failed: The case has no judgement, so that its names come from other cases, if any, and
+                they may be needed.
         """
         self._names_were_read = True
         if failed and not self._seen_names and not self._stop.has_succeeded:
             self.warn_once(
                 "names",
-                "metric %r has judged no case yet, so its named scores are unknown; objective frontiers of "
-                "GEPA need them: pass score_names=[...]",
+                "metric %r has judged no case yet, so its named scores, if any, are unknown; where GEPA's "
+                "frontier_type is one of objectives, it needs them: pass score_names=[...]",
                 self.name,
             )
 

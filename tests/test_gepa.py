@@ -41,8 +41,13 @@ from skynet_adapters.cases import Case
 from skynet_adapters.deadline import end_idle_helpers
 from skynet_adapters.dspy import as_dspy_metric
 from skynet_adapters.errors import DataError, DefinitionError, MetricBroken, MetricError
-from skynet_adapters.gepa import as_gepa_adapter, as_gepa_dataset, as_gepa_evaluator, as_reflection_lm
-from skynet_adapters.gepa_optimize import optimize_artifact
+from skynet_adapters.gepa import (
+    as_gepa_adapter,
+    as_gepa_dataset,
+    as_gepa_evaluator,
+    as_reflection_lm,
+    optimize_artifact,
+)
 from skynet_adapters.metric import Metric
 
 CASES = [Case(str(number), {"n": number}, {"label": f"L{number}"}) for number in range(8)]
@@ -803,6 +808,18 @@ def test_a_seed_that_fails_everywhere_needs_the_names(log):
     with pytest.raises(ValueError, match="requires objective_scores"):
         optimized(as_gepa_adapter(score, failing, artifact=SEED), frontier_type="objective")
     assert any("pass score_names=[...]" in line for line in log)
+    log.clear()
+    with pytest.raises(ValueError, match="requires objective_scores"):
+        optimize_artifact(
+            SEED,
+            failing,
+            score,
+            CASES,
+            reflection_lm=lambda prompt: RULE,
+            max_metric_calls=40,
+            frontier_type="hybrid",
+        )
+    assert any("pass score_names=[...]" in line for line in log)
     adapter = as_gepa_adapter(score, failing, artifact=SEED, score_names=["exact", "length"])
     result = optimized(adapter, frontier_type="objective")
     assert result.best_candidate == {"artifact": RULE}
@@ -1344,6 +1361,15 @@ def test_a_fault_of_run_stays_with_its_case_in_optimize_anything():
     assert side_info["Output"] == "(no output)"
     assert "It raised ValueError: no such tool" in side_info["Feedback"]
     assert side_info["scores"] == {"exact": 0.0, "length": 0.0}
+
+
+@pytest.mark.parametrize("way", ["evaluator", "batch_evaluator"])
+def test_a_run_that_fails_on_every_case_is_pointed_out_in_optimize_anything(way, log):
+    evaluator = as_gepa_evaluator(score, raises, score_names=["exact", "length"])
+    given = {"evaluator": evaluator} if way == "evaluator" else {"batch_evaluator": evaluator.batch}
+    optimize_anything(SEED, **given, dataset=CASES, config=config(Reflection()))
+    (said,) = [line for line in log if "had an output of run" in line]
+    assert "It raised ValueError: no such tool" in said
 
 
 @pytest.mark.parametrize("way", ["evaluator", "batch_evaluator"])

@@ -255,6 +255,61 @@ def test_proposals_that_were_refused_are_named(caplog):
     )
 
 
+def no_key(artifact, input):
+    raise ConnectionError("no key")
+
+
+def unread(input, output, expected=None):
+    raise ValueError("no table")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what", "fault"),
+    [
+        ({"run": no_key}, "had an output of run", "It raised ConnectionError: no key"),
+        ({"run": lambda artifact, input: None}, "had an output of run", "It returned nothing"),
+        (
+            {"score": unread, "stop_after": None},
+            "could be judged",
+            "metric 'unread' raised ValueError: no table",
+        ),
+    ],
+)
+@pytest.mark.parametrize("acceptance", ["strict_improvement", "improvement_or_equal"])
+def test_a_run_in_which_nothing_could_be_judged_names_the_fault(wrong, what, fault, acceptance, caplog):
+    made = optimized(max_metric_calls=30, acceptance_criterion=acceptance, **wrong)
+    said = closing(caplog)
+    cases = len(made.adapter.metric.failures)
+    assert f": none of the {cases} cases {what}, the first because: " in said
+    assert fault in said
+    assert "refused" not in said
+    assert said.startswith("GEPA can tell no") is (acceptance == "improvement_or_equal")
+    assert not any("named scores" in line for line in logged(caplog))
+
+
+def test_a_run_that_stops_with_the_seed_names_the_fault_of_every_case_too(caplog):
+    optimized(run=no_key, max_metric_calls=None, stop_callbacks=lambda state: True)
+    assert "no key" in closing(caplog)
+    assert "it stopped before anything was proposed" in closing(caplog)
+
+
+def test_a_run_that_fails_on_everything_at_first_is_pointed_out_once_and_goes_on(caplog):
+    late = lambda artifact, input: run(artifact, input) if RULE in artifact else no_key(artifact, input)  # noqa: E731
+    assert optimized(run=late).artifact == RULE
+    said = [line for line in logged(caplog) if "had an output of run" in line]
+    assert len(said) == 1
+    assert said[0].startswith("none of the 8 cases had an output of run, the first because: ")
+    assert "no key" in said[0]
+    assert closing(caplog) is None
+
+
+def test_cases_that_fail_beside_others_are_not_taken_for_a_fault_of_every_case(caplog):
+    optimized(
+        run=lambda artifact, input: run(artifact, input) if input["n"] == 7 else no_key(artifact, input)
+    )
+    assert not any("had an output of run" in line for line in logged(caplog))
+
+
 def test_an_iteration_that_ended_with_an_error_is_named(caplog):
     def selector(state, trajectories, scores, candidate_index, candidate):
         raise RuntimeError("no part")
