@@ -37,7 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return command(arguments)
     except (SkynetAdaptersError, MetricBroken) as error:
-        print(f"skynet-adapters: error: {error}", file=sys.stderr)
+        from .cli_words import in_options  # here, so that `--help` is quick
+
+        print(f"skynet-adapters: error: {in_options(str(error))}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, `head` for one, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at the exit
@@ -82,6 +84,11 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
             help=f"a column that is a field of {part}, such as {example}; may stand several times "
             f'(default: the records\' own "{part}")',
         )
+    check.add_argument(
+        "--id",
+        metavar="COLUMN",
+        help='a column of ids (default: the records\' own "id", else their positions)',
+    )
     check.add_argument("--metric-lm", metavar="NAME", help="the model that skynet.llm asks, as DSPy names it")
     check.add_argument(
         "--reflection-lm",
@@ -108,22 +115,28 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
 
 def _check(arguments: argparse.Namespace) -> int:
     from .cases import load_cases
+    from .cli_words import report_in_options
     from .contract import check_contract
 
     if not Path(arguments.metric).is_file():
         raise DefinitionError(f"{arguments.metric}: there is no such file; give the metric's file, metric.py")
     cases = load_cases(
-        arguments.cases, input=_columns(arguments.input), expected=_columns(arguments.expected)
+        arguments.cases,
+        input=_columns(arguments.input),
+        expected=_columns(arguments.expected),
+        id=arguments.id,
     )
     score_range: Any = None if arguments.score_range is None else tuple(arguments.score_range)
     with _stdout_of_its_own(for_good=arguments.is_own_process) as out:
-        report = check_contract(
-            arguments.metric,
-            cases,
-            metric_lm=arguments.metric_lm,
-            reflection_lm=arguments.reflection_lm,
-            timeout=arguments.timeout,
-            score_range=score_range,
+        report = report_in_options(
+            check_contract(
+                arguments.metric,
+                cases,
+                metric_lm=arguments.metric_lm,
+                reflection_lm=arguments.reflection_lm,
+                timeout=arguments.timeout,
+                score_range=score_range,
+            )
         )
         if hasattr(out, "reconfigure"):  # feedback in a language that the terminal cannot show
             out.reconfigure(errors="backslashreplace")

@@ -18,6 +18,7 @@ from .redaction import hide_keys_of
 from .score import sendable, shown
 
 __all__ = [
+    "MEND_OF_NO_MODEL",
     "NO_MODEL",
     "Models",
     "checked_models",
@@ -203,6 +204,10 @@ def models_of_block() -> Models:
 
 # How the error begins, by which the contract check knows it.
 NO_MODEL = "llm() has no model to ask"
+MEND_OF_NO_MODEL = (
+    'choose one with metric_lm= on the adapter, as in as_dspy_metric(score, metric_lm="openai/gpt-4.1-mini")'
+    ", for a block with `with models(metric_lm=...):`, or for the process with set_models(metric_lm=...)"
+)
 
 
 def _asked() -> tuple[Any, str]:
@@ -217,12 +222,7 @@ def _asked() -> tuple[Any, str]:
     for chosen in (block, _for_process):
         if chosen.reflection_lm is not None:
             return chosen.reflection_lm, "the reflection model, asked since no metric model was chosen,"
-    raise DefinitionError(
-        f"{NO_MODEL}: choose one with metric_lm= on the adapter, as in "
-        'as_dspy_metric(score, metric_lm="openai/gpt-4.1-mini"), for a block with '
-        "`with models(metric_lm=...):`, or for the process with set_models(metric_lm=...)"
-        + (f". {_LOST}" if is_lost else "")
-    )
+    raise DefinitionError(f"{NO_MODEL}: {MEND_OF_NO_MODEL}" + (f". {_LOST}" if is_lost else ""))
 
 
 _LOST = (

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -204,7 +205,7 @@ def test_a_judge_needs_a_model(check):
         (["check", "metric.py", "--cases", "absent.jsonl"], "absent.jsonl"),
         (
             ["check", "metric.py", "--cases", "cases.jsonl", "--timeout", "700"],
-            "timeout=700.0 cannot be used",
+            "--timeout 700.0 cannot be used: it must be a finite number of seconds, above 0 and at most 600\n",
         ),
         (["check", "metric.py", "--cases", "cases.jsonl", "--expected", "nope"], "nope"),
     ],
@@ -217,6 +218,47 @@ def test_what_cannot_be_read_gives_exit_code_2_and_one_line(check, capsys, argum
     assert captured.err.startswith("skynet-adapters: error: ")
     assert said in captured.err
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "for example: --input text --expected team\n"),
+        (["--input", "txt"], "no column 'txt', which --input asks for. Did you mean 'text'?"),
+        (["--input", "text", "--expected", "text"], "in --input and in --expected."),
+        (["--input", "text", "--expected", "text"], "for example --expected expected_text=text."),
+        (["--input", ""], "error: --input names the field ''."),
+        (["--input", "text", "--id", "text"], "name a column that has one for each: --id ..."),
+        (["--input", "text", "--metric-lm", ""], "--metric-lm '' cannot be used: give a model's name"),
+        (["--input", "text", "--score-range", "3", "1"], "--score-range (3.0, 1.0) cannot be used: low"),
+    ],
+)
+def test_errors_name_the_options_that_were_typed(check, tmp_path, arguments, said):
+    (tmp_path / "twice.csv").write_text("text,team,id\nhello,billing,1\nhello,sales,2\n", "utf-8")
+    code, out, err = check(GOOD, *arguments, cases="twice.csv")
+    assert (code, out) == (2, "")
+    assert said in err
+    assert not re.search(r"\b(input|expected|id|metric_lm|score_range|timeout)=(?!text)|load_cases", err)
+
+
+def test_the_report_names_options_and_leaves_what_the_metric_says(check, tmp_path):
+    _, out, _ = check(JUDGE)
+    assert "choose one with --metric-lm NAME" in " ".join(out.split())
+    assert "-> choose one: --metric-lm openai/gpt-4.1-mini\n" in out
+    (tmp_path / "inputs.jsonl").write_text('{"input": {"text": "a"}}\n', "utf-8")
+    _, out, _ = check(GOOD, cases="inputs.jsonl")
+    assert "no case has an expected value, and the command line has no run\n" in out
+    _, out, _ = check(GOOD.replace("float(right)", "9.0 * right"))
+    assert "pass --score-range LOW HIGH, which normalises" in out
+    _, out, _ = check("def score(input, output): raise ValueError('give run= or timeout= here')", "--json")
+    seen = {check["name"]: check for check in json.loads(out)["checks"]}["Metric return value"]
+    assert "raised ValueError: give run= or timeout= here" in seen["seen"]
+    assert "call check_contract(metric, cases, run) in Python" in seen["mend"]
+
+
+def test_a_column_of_ids_is_named(check):
+    _, out, _ = check(GOOD, "--input", "text", "--expected", "label=team", "--id", "team", cases="rows.csv")
+    assert "case 'billing' has the same score" in out
 
 
 @pytest.mark.parametrize(
