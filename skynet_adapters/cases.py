@@ -28,7 +28,7 @@ from typing import Any, Generic, NamedTuple, NoReturn, TypeVar, cast
 from .errors import DataError
 from .score import shown
 
-__all__ = ["Case", "Split", "load_cases", "split"]
+__all__ = ["Case", "Split", "how_to_load", "load_cases", "split"]
 
 _T = TypeVar("_T")
 
@@ -126,6 +126,34 @@ def load_cases(
     if any(isinstance(item, Case) for item in items):
         return _passed_cases(items, mapping)
     return _build_cases(_Origin("the given records", "records"), _item_records(items), mapping)
+
+
+def how_to_load(given: Any) -> str:
+    """Write the call that makes cases of what was given in their place.
+
+    Args:
+        given: Anything; a path, a row of columns, a DataFrame.
+
+    Returns:
+        The call, to be shown in a message; empty where `load_cases` could not read it either.
+
+    Example:
+        >>> how_to_load({"text": "hi", "label": "greeting"})
+        "load_cases(rows, input='text', expected='label')"
+        >>> how_to_load("cases.csv")
+        "load_cases('cases.csv', input=..., expected=...)"
+    """
+    if isinstance(given, str | os.PathLike):
+        return f"load_cases({str(cast('object', given))!r}, input=..., expected=...)"
+    if _is_data_frame(given):
+        fields, argument = dict.fromkeys(given.columns), "df"
+    elif isinstance(given, Mapping) and given:
+        fields, argument = dict(cast("Mapping[Any, Any]", given)), "rows"
+    else:
+        return ""
+    if not fields or not all(isinstance(name, str) for name in fields):
+        return ""
+    return _example_call(_Record("", "", fields), _Origin("", argument), _Mapping(None, None, None))
 
 
 class Split(NamedTuple, Generic[_T]):

@@ -5,12 +5,13 @@ Built around dspy 3.4.1. Where a line answers one of its quirks, a comment names
 """
 
 import inspect
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast, get_args
 
 import dspy
 
-from .cases import Case, Split
+from .cases import Case, Split, how_to_load
 from .dspy_fields import fields_of, input_and_labels, input_keys
 from .errors import DataError
 from .score import shown
@@ -40,12 +41,13 @@ def to_examples(cases: Iterable[Case]) -> list[dspy.Example]:
         >>> example.inputs().toDict(), example.labels().toDict()
         ({'text': 'hi'}, {'label': 'greeting'})
     """
-    if isinstance(cases, str | Case | Mapping | Split):
+    if isinstance(cases, str | os.PathLike | Case | Mapping | Split):
         mend = (
-            "one part, such as parts.train"
-            if isinstance(cases, Split)
+            how_to_load(cases)
+            if isinstance(cases, str | os.PathLike)
             else "a list of them, as from load_cases"
         )
+        mend = "one part, such as parts.train" if isinstance(cases, Split) else mend
         raise DataError(f"to_examples takes cases, and got {shown(cast('Any', cases))}; give it {mend}")
     return [_example(case) for case in cases]
 
@@ -67,8 +69,9 @@ def from_examples(examples: Iterable[dspy.Example]) -> list[Case]:
         >>> from_examples([dspy.Example(text="hi", label="greeting").with_inputs("text")])
         [Case(id='1', input={'text': 'hi'}, expected={'label': 'greeting'})]
     """
-    examples = list(examples)
-    check_examples(examples, expected=False)
+    if not isinstance(examples, str | os.PathLike):
+        examples = list(examples)
+    check_examples(cast("Any", examples), expected=False)
     return [Case(str(number), *input_and_labels(example)) for number, example in enumerate(examples, 1)]
 
 
@@ -100,6 +103,9 @@ def check_examples(examples: Sequence[dspy.Example], program: Any = None, *, exp
     """
     if isinstance(program, str | type):
         raise DataError(f"program={shown(program)} is no program; give a module, such as dspy.Predict(...)")
+    if isinstance(examples, str | os.PathLike):
+        call = how_to_load(examples)
+        raise DataError(f"{shown(cast('Any', examples))} is no list of examples; give to_examples({call})")
     if not len(examples):
         raise DataError("the data set is empty; there is nothing to evaluate or learn from")
     faults: dict[str, list[int]] = {}
@@ -191,8 +197,9 @@ def _forward(program: Any) -> Any:
 
 def _example(case: Any) -> dspy.Example:
     if not isinstance(case, Case):
+        call = how_to_load(case) if isinstance(case, Mapping) else "load_cases"
         raise DataError(
-            f"to_examples takes cases, and got {shown(case)} among them; load_cases makes them of rows"
+            f"to_examples takes cases, and got {shown(case)} among them; {call} makes them of rows"
         )
     if not isinstance(case.input, Mapping) or not isinstance(case.expected, Mapping | None):  # pyright: ignore
         raise DataError(

@@ -13,7 +13,7 @@ from gepa.core.adapter import EvaluationBatch, ProposalFn
 
 from .artifacts import TEXT_COMPONENT, to_artifact, to_candidate
 from .errors import DataError, MetricError
-from .gepa_cases import input_and_expected
+from .gepa_cases import fault_of_cases, input_and_expected
 from .gepa_closing import ClosingCallback
 from .gepa_rollouts import GEPA_OPTIONS, Job, Raising, Rollouts, Trajectory
 from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, plain, with_images
@@ -218,6 +218,10 @@ class GepaAdapter(Generic[A]):
             MetricError: The metric fails on everything, so that the run has to stop.
         """
         with self._raising:
+            for _, batch in items:
+                fault = fault_of_cases(batch)
+                if fault is not None:
+                    raise DataError(fault)
             jobs = [
                 Job(self.artifact(candidate), *input_and_expected(case))
                 for candidate, batch in items

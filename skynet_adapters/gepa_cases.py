@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from .cases import Case
+from .cases import Case, how_to_load
 from .errors import DataError
 from .example_fields import inputs_and_labels
 from .gepa_values import is_mapping
@@ -18,7 +18,7 @@ from .loaded import is_dspys
 from .memo import content_key
 from .score import clean_text, shown
 
-__all__ = ["GepaDataset", "as_gepa_dataset", "input_and_expected"]
+__all__ = ["GepaDataset", "as_gepa_dataset", "fault_of_cases", "input_and_expected"]
 
 _log = logging.getLogger("skynet_adapters")
 
@@ -59,8 +59,9 @@ class GepaDataset:
         if isinstance(given, GepaDataset):
             self._cases = dict(given._cases)
             return
-        if isinstance(given, str | Mapping) or not isinstance(given, Iterable):
-            raise DataError(f"{shown(cast('object', given))} is no list of cases")
+        fault = fault_of_cases(given)
+        if fault is not None:
+            raise DataError(fault)
         unread: list[str] = []
         for number, case in enumerate(cases):
             try:
@@ -108,6 +109,23 @@ def _pickled(parts: object, name: str, unread: list[str]) -> bytes:
         return uuid.uuid4().bytes
 
 
+def fault_of_cases(cases: Any) -> str | None:
+    """Tell why something is no list of cases, and how to make one of it; `None` where it may be one.
+
+    Example:
+        >>> fault_of_cases("cases.csv")
+        "'cases.csv' (str) is no list of cases; pass load_cases('cases.csv', input=..., expected=...)"
+    """
+    call = how_to_load(cases)
+    is_listed = isinstance(cases, Iterable) and not isinstance(cases, str | Mapping)
+    if is_listed and not call:
+        return None
+    if isinstance(cases, Mapping):  # a case or a row that is alone
+        call = "a list"
+    what = "a DataFrame" if is_listed else shown(cast("object", cases))
+    return f"{what} is no list of cases{f'; pass {call}' if call else ''}"
+
+
 def input_and_expected(case: Any) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """Give a case's input and expected fields.
 
@@ -133,9 +151,11 @@ def input_and_expected(case: Any) -> tuple[dict[str, Any], dict[str, Any] | None
     else:
         input, expected = (case.get("input"), case.get("expected")) if is_mapping(case) else (None, None)
     if not is_mapping(input):
+        call = how_to_load(case) if is_mapping(case) else ""
         raise DataError(
             f'{shown(case)} is no case; it must be a Case, a dict {{"input": {{...}}, "expected": {{...}}}} '
             "with a dict of fields as input, or a dspy.Example"
+            + (f". Of rows of columns {call} makes cases" if call else "")
         )
     if expected is not None and not is_mapping(expected):
         raise DataError(

@@ -18,7 +18,7 @@ from gepa.core.state import FrontierType
 from .digests import digest
 from .errors import DataError, DefinitionError, SkynetAdaptersError
 from .gepa_adapter import GepaAdapter
-from .gepa_cases import GepaDataset, input_and_expected
+from .gepa_cases import GepaDataset, fault_of_cases, input_and_expected
 from .gepa_folder import fault_of_state, faults_of_folder, keep_facts, warn_of_used_budget
 from .load import fingerprint
 from .loaded import is_dspys
@@ -130,7 +130,9 @@ def _faults_of_cases(arguments: Mapping[str, Any]) -> list[str]:
             continue
         loader = _loader(cases)
         if loader is None:
-            faults.append(f"{name} is {shown(cases)}; it must be a list of cases, or as_gepa_dataset(cases)")
+            fault = fault_of_cases(cases) or f"{shown(cases)} is no list of cases"
+            mend = "" if "; pass " in fault else "; pass one, or as_gepa_dataset(cases)"
+            faults.append(f"{name}: {fault}{mend}")
         elif not len(loader):
             faults.append(f"{name} is empty; there is nothing to evaluate or learn from")
         elif not isinstance(cases, GepaDataset):  # whose cases were checked when it was made

@@ -150,6 +150,7 @@ class Metric:
     def __new__(cls, score: object = None, **options: Any) -> Self:
         """Refuse options beside a `Metric`, which has its own."""
         _refuse_options(score, options)
+        _refuse_those_of_targets(options)
         return super().__new__(cls)
 
     def __init__(  # pyright: ignore[reportInconsistentConstructor]
@@ -685,6 +686,7 @@ def metric_with(
     if isinstance(score, Metric):
         _refuse_options(score, options)
         return score
+    _refuse_those_of_targets(options)
     for option in options:
         if option not in MetricOptions.__annotations__:
             known = [*own_options, *MetricOptions.__annotations__]
@@ -695,10 +697,36 @@ def metric_with(
 
 def _refuse_options(score: object, options: Mapping[str, object]) -> None:
     if isinstance(score, Metric) and options:
+        first = next(iter(options))
         raise DefinitionError(
-            f"{score!r} has its options already; pass {', '.join(options)} where it is made, "
-            "as in Metric(score, timeout=10), or pass the function itself here"
+            f"{score!r} has its options already; pass {', '.join(options)} where it is made, as in "
+            f"Metric(score, {first}=...) or load_metric(path, {first}=...), or pass the function itself here"
         )
+
+
+# Options of `as_*` functions, told apart from those that nothing has.
+_OF_MODELS = ("metric_lm", "reflection_lm")
+_OF_RUNS = (
+    "max_workers",
+    "run_timeout",
+    "include_expected",
+    "executor",
+    "run_isolation",
+    "run_memory_limit_mb",
+)
+
+
+def _refuse_those_of_targets(options: Mapping[str, object]) -> None:
+    for option in options:
+        of_a_run = f"as_gepa_adapter(metric, run, artifact=..., {option}=...)"
+        if option in _OF_MODELS:
+            raise DefinitionError(
+                f"{option} is no option of a metric: it belongs to what adapts the metric, as in "
+                f"as_dspy_metric(metric, {option}=...) or {of_a_run}; for a metric alone put "
+                f"`with models({option}=...):` around its calls"
+            )
+        if option in _OF_RUNS:
+            raise DefinitionError(f"{option} belongs to a run of GEPA, as in {of_a_run}; leave it out here")
 
 
 def _processes(score: Any, name: str, options: Mapping[str, Any]) -> "ScoreProcesses | None":

@@ -1,6 +1,7 @@
 """Cases to and from DSPy examples, and the check of a data set before anything is paid."""
 
 import re
+from pathlib import Path
 
 import dspy
 import pytest
@@ -404,8 +405,11 @@ def test_a_large_data_set_is_checked_quickly_and_its_fault_told_in_one_line():
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ([{"question": "q"}], "load_cases makes them of rows"),
-        ("cases.jsonl", "as from load_cases"),
+        ([{"question": "q"}], r"load_cases\(rows, input='question'\) makes them of rows"),
+        (["q"], "load_cases makes them of rows"),
+        ("cases.jsonl", r"give it load_cases\('cases.jsonl', input=..., expected=...\)"),
+        (Path("cases.csv"), r"give it load_cases\('cases.csv', input=..., expected=...\)"),
+        ({"question": "q"}, "as from load_cases"),
         (Case("1", {"q": "a"}, None), "a list of them"),
         (Split([], [], []), "one part, such as parts.train"),
         ([Case("1", "q", "a")], "input and expected are dicts of fields"),
@@ -414,6 +418,13 @@ def test_a_large_data_set_is_checked_quickly_and_its_fault_told_in_one_line():
 def test_what_is_no_list_of_cases_is_refused_with_the_mend(given, told):
     with pytest.raises(DataError, match=told):
         to_examples(given)
+
+
+@pytest.mark.parametrize("check", [check_examples, from_examples])
+@pytest.mark.parametrize("path", ["cases.csv", Path("cases.csv")])
+def test_a_path_in_place_of_examples_is_refused_with_the_mend(check, path):
+    with pytest.raises(DataError, match=r"give to_examples\(load_cases\('cases.csv', input=..., expected="):
+        check(path)
 
 
 def test_a_program_that_is_a_class_or_a_signature_is_refused():

@@ -1,9 +1,11 @@
 """The cases of a GEPA run, and the ids of a data set."""
 
 import logging
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import dspy
@@ -14,8 +16,15 @@ import pytest
 from PIL import Image as Pillow
 
 from skynet_adapters.cases import Case
-from skynet_adapters.errors import DataError
-from skynet_adapters.gepa import as_gepa_adapter, as_gepa_dataset, as_gepa_evaluator, as_reflection_lm
+from skynet_adapters.errors import DataError, DefinitionError, MetricBroken
+from skynet_adapters.gepa import (
+    as_gepa_adapter,
+    as_gepa_dataset,
+    as_gepa_evaluator,
+    as_reflection_lm,
+    check_gepa_run,
+    optimize_artifact,
+)
 
 
 def picture(red: int) -> Any:
@@ -159,3 +168,41 @@ def test_a_placeholder_in_the_name_of_a_score_is_defused() -> None:
     _, side_info = as_gepa_evaluator(score)("Seed.", None)
     assert "<side_info>" not in str(side_info)
     assert side_info["scores"] == {"<side info>": 1.0}
+
+
+ROW = {"text": "hi", "label": "greeting"}
+OF_ROWS = "load_cases({}, input='text', expected='label')"
+
+
+@pytest.mark.parametrize(
+    ("given", "call"),
+    [
+        ("cases.csv", "load_cases('cases.csv', input=..., expected=...)"),
+        (Path("cases.jsonl"), "load_cases('cases.jsonl', input=..., expected=...)"),
+        ([ROW], OF_ROWS.format("rows")),
+        ([{"input": "hi", "expected": "greeting"}], "load_cases(rows, input='input', expected='expected')"),
+        (pd.DataFrame([ROW]), OF_ROWS.format("df")),
+    ],
+    ids=["path", "Path", "rows", "flat input", "DataFrame"],
+)
+def test_where_columns_are_given_for_cases_the_call_that_makes_cases_is_told(given, call):
+    run = lambda artifact, input: "x"  # noqa: E731
+    score = lambda input, output: (1.0, {"feedback": "Fine."})  # noqa: E731
+    adapter = as_gepa_adapter(score, run, artifact="A")
+    for take in (
+        as_gepa_dataset,
+        lambda cases: adapter.evaluate(cases, adapter.seed_candidate),
+        lambda cases: optimize_artifact(
+            "A", run, score, cases, reflection_lm=lambda prompt: "B", max_metric_calls=9
+        ),
+        lambda cases: check_gepa_run(adapter, seed_candidate=adapter.seed_candidate, trainset=cases),
+    ):
+        with pytest.raises((DataError, DefinitionError, MetricBroken)) as caught:
+            take(given)
+        assert call in str(caught.value)
+
+
+def test_rows_of_columns_are_told_to_an_evaluator_too():
+    evaluator = as_gepa_evaluator(lambda input, output: (1.0, {"feedback": "Fine."}))
+    with pytest.raises(DataError, match=re.escape(OF_ROWS.format("rows"))):
+        evaluator("A", ROW)

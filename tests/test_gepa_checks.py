@@ -94,9 +94,19 @@ def test_what_passes_runs_and_nothing_is_called_before(caplog):
         ({"valset": [CASES[0], None]}, "valset, case 2: None"),
         ({"trainset": []}, "trainset is empty"),
         ({"valset": []}, "valset is empty"),
-        ({"trainset": None}, "trainset is None"),
-        ({"trainset": "cases.jsonl"}, "trainset is 'cases.jsonl'"),
-        ({"trainset": CASES[0]}, "it must be a list of cases"),
+        (
+            {"trainset": None},
+            "trainset: None (NoneType) is no list of cases; pass one, or as_gepa_dataset(cases)",
+        ),
+        (
+            {"trainset": "cases.jsonl"},
+            "trainset: 'cases.jsonl' (str) is no list of cases; pass load_cases('cases.jsonl', input=..., ",
+        ),
+        ({"trainset": CASES[0]}, "is no list of cases; pass one"),
+        (
+            {"valset": {"input": {"n": 1}}},
+            "valset: {'input': {'n': 1}} (dict) is no list of cases; pass a list",
+        ),
         (
             {"max_metric_calls": 8},
             "max_metric_calls=8 is used up by the first evaluation, of the seed on the 8",

@@ -90,6 +90,28 @@ def test_options_are_those_of_a_metric(folder):
         load_metric(folder(), time_out=5)
 
 
+@pytest.mark.parametrize("make", [lambda path, **options: load_metric(path, **options), Metric])
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("metric_lm", r"as in as_dspy_metric\(metric, metric_lm=...\).* put `with models\(metric_lm=...\):`"),
+        ("reflection_lm", "reflection_lm is no option of a metric: it belongs to what adapts the metric"),
+        (
+            "run_timeout",
+            r"run_timeout belongs to a run of GEPA, as in as_gepa_adapter\(.*, run_timeout=...\)",
+        ),
+    ],
+)
+def test_options_of_a_target_are_told_where_they_belong(folder, make, option, said):
+    with pytest.raises(DefinitionError, match=said):
+        make(folder() if make is not Metric else lambda input, output: None, **{option: 5})
+
+
+def test_options_beside_a_loaded_metric_are_told_to_be_given_where_it_is_loaded(folder):
+    with pytest.raises(DefinitionError, match=r"timeout=...\) or load_metric\(path, timeout=...\)"):
+        Metric(load_metric(folder()), timeout=5)
+
+
 def test_a_file_with_any_name_can_be_loaded(folder):
     path = folder()
     other = path.rename(path.with_name("2nd metric.v2.py"))
