@@ -25,7 +25,7 @@ from .load import check_metric_options, load_score
 from .measure import load_parts, observation
 from .metric import Metric, ScoreFunction, as_metric
 from .model_answer import model_name
-from .options import MAX_TIMEOUT_SECONDS, MetricOptions, checked_seconds
+from .options import MAX_TIMEOUT_SECONDS, MetricOptions, checked_seconds, near_match
 from .score import shown
 from .stand_ins import forms
 
@@ -287,12 +287,39 @@ def _mend_of_faults(trial: Trial, faults: list[Judged]) -> str:
         return "; ".join(dict.fromkeys(of_the_shape))
     if _models(trial).status == "failed":
         return "choose a model, see Models"
+    of_fields = [mend for one in faults if (mend := _mend_of_a_field(one))]
+    if of_fields:
+        return "; ".join(dict.fromkeys(of_fields))
     if trial.has_run:
         return "give every output a score, a poor one too, and say in the feedback what is wrong with it"
     return (
         "the output was the expected value here; where real outputs look otherwise, give run= "
         "to have those judged"
     )
+
+
+def _mend_of_a_field(judged: Judged) -> str:
+    """Name the fields that are there, where the metric read one that is not."""
+    found = re.search(
+        r" raised (?:KeyError: '(.+?)'|AttributeError: 'dict' object has no attribute '(\w+)')",
+        str(judged.score.error),
+    )
+    if found is None:
+        return ""
+    name = found[1] or found[2]
+    dicts = {"expected": judged.case.expected, "input": judged.case.input, "output": judged.output}
+    has = {
+        what: list(map(str, cast("Mapping[Any, Any]", fields)))
+        for what, fields in dicts.items()
+        if isinstance(fields, Mapping)
+    }
+    holders = [what for what, names in has.items() if name in names]
+    if found[2] and holders:
+        return f"{holders[0]} is a dict: write {holders[0]}[{name!r}]"
+    if holders:  # it was another dict that has no such field
+        return ""
+    there = ", ".join(f"{what} has {', '.join(map(repr, names)) or 'none'}" for what, names in has.items())
+    return f"there is no field {name!r}: {there}{near_match(name, itertools.chain(*has.values()))}"
 
 
 def _without_mend(judged: Judged) -> tuple[str, str]:

@@ -40,10 +40,11 @@ def caller(score: Any, name: str) -> Ask:
     if signature is None:
         return score
     names = [parameter.name for parameter in signature.parameters.values()]
-    if names[2:3] == ["trace"] or (names[:1], names[1:2]) in ((["gold"], ["pred"]), (["example"], ["pred"])):
+    if _are_dspys(names):
         raise DefinitionError(
             f"metric {name!r} has the parameters of a DSPy metric, {signature}; pass "
-            "from_dspy_metric(metric), or write it as score(input, output, expected=None)"
+            "from_dspy_metric(metric), in a file score = from_dspy_metric(metric), or write it as "
+            "score(input, output, expected=None)"
         )
     if names[:1] == ["artifact"]:
         raise DefinitionError(
@@ -78,6 +79,22 @@ def caller(score: Any, name: str) -> Ask:
         f"metric {name!r} cannot be called with input, output and expected: its signature is {signature}; "
         "write it as score(input, output, expected=None)"
     )
+
+
+def is_dspy_metric(function: Any) -> bool:
+    """Tell a metric of DSPy's form by the names of its parameters.
+
+    Example:
+        >>> is_dspy_metric(lambda example, pred, trace=None: True), is_dspy_metric(lambda input, output: 1)
+        (True, False)
+    """
+    signature = _signature(function)
+    names = [] if signature is None else list(signature.parameters)
+    return _are_dspys(names) or names in (["example", "prediction"], ["gold", "prediction"])
+
+
+def _are_dspys(names: list[str]) -> bool:
+    return names[2:3] == ["trace"] or names[:2] in (["gold", "pred"], ["example", "pred"])
 
 
 def _signature(function: Any) -> inspect.Signature | None:

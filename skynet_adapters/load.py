@@ -19,6 +19,7 @@ from typing import Any, Unpack, cast
 from .copies import kind_of
 from .digests import digest
 from .errors import DefinitionError
+from .function import is_dspy_metric
 from .installed import is_installed
 from .memo import content_key
 from .metric import Metric, ScoreFunction, as_metric
@@ -303,7 +304,11 @@ def load_metric(path: str | os.PathLike[str], **options: Unpack[MetricOptions]) 
         return as_metric(score, **options)
     except DefinitionError as error:
         code = getattr(score, "__code__", None)
-        raise DefinitionError(f"{_place(Path(path), code and code.co_firstlineno)}: {error}") from None
+        if code is not None and Path(code.co_filename).resolve() == Path(path).resolve():
+            line = code.co_firstlineno
+        else:  # it was imported, or made there
+            line = _line_of(_read_source(Path(path)), "score")
+        raise DefinitionError(f"{_place(Path(path), line)}: {error}") from None
 
 
 def check_metric_options(options: MetricOptions) -> None:
@@ -427,9 +432,18 @@ def _no_score(file: Path, source: str, module: ModuleType) -> str:
     near = [lower[name] for name in difflib.get_close_matches("score", lower, n=1, cutoff=0.6)]
     near = near or [name for name in defined if "score" in name.lower() or "metric" in name.lower()][:1]
     near = near or (defined if len(defined) == 1 else [])
-    if near:
-        place = _place(file, _line_of(source, near[0]))
-        return f"{place}: there is no function `score`; rename {near[0]!r} to it"
+    of_dspy = [
+        name for name, value in vars(module).items() if inspect.isfunction(value) and is_dspy_metric(value)
+    ]
+    name = next(iter(near or of_dspy), None)
+    if name is not None:
+        place = f"{_place(file, _line_of(source, name))}: there is no function `score`"
+        if name in of_dspy:
+            return (
+                f"{place}, and {name!r} has the parameters of a DSPy metric; write "
+                f"score = from_dspy_metric({name}), with from skynet_adapters import from_dspy_metric"
+            )
+        return f"{place}; rename {name!r} to it"
     has = f"; it defines {', '.join(defined[:5])}" if defined else ""
     return f"{file}: there is no function `score`{has}; write one, def score(input, output, expected=None)"
 

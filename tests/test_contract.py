@@ -786,6 +786,56 @@ def test_options_beside_a_metric_and_cases_that_cannot_be_read_are_refused():
         check_contract(good, "nowhere.jsonl")
 
 
+# --- fields that are not there ---------------------------------------------------------------------
+
+TWO_FIELDS = [Case("1", {"question": "2 + 2?"}, {"answer": "4", "unit": "none"})]
+
+
+@pytest.mark.parametrize(
+    ("read", "cases", "mend"),
+    [
+        (
+            lambda input, output, expected: expected["lable"],
+            LABELS,
+            "there is no field 'lable': expected has 'label', input has 'text'; did you mean 'label'?",
+        ),
+        (
+            lambda input, output, expected: input["colour"],
+            LABELS,
+            "there is no field 'colour': expected has 'label', input has 'text'",
+        ),
+        (
+            lambda input, output, expected: output["answr"],
+            TWO_FIELDS,
+            "there is no field 'answr': expected has 'answer', 'unit', input has 'question', output has "
+            "'answer', 'unit'; did you mean 'answer'?",
+        ),
+        (
+            lambda input, output, expected: expected.label,
+            LABELS,
+            "expected is a dict: write expected['label']",
+        ),
+        (lambda input, output, expected: input.text, LABELS, "input is a dict: write input['text']"),
+    ],
+)
+@pytest.mark.parametrize("run", [None, lambda input: {"answer": "4", "unit": "none"}])
+def test_a_field_that_is_not_there_is_told_beside_those_that_are(read, cases, mend, run):
+    def score(input, output, expected=None):
+        return float(output == read(input, output, expected)), {"feedback": "Compared."}
+
+    seen = check_contract(score, cases, run)["Metric return value"]
+    if run is not None and cases is LABELS and "no field" in mend:  # the output has fields too
+        mend = mend.replace("'text'", "'text', output has 'answer', 'unit'")
+    assert seen.mend == mend
+
+
+def test_a_key_error_of_another_dict_is_not_taken_for_a_field():
+    def score(input, output, expected=None):
+        return {"other": 1.0}[expected and "label"], {"feedback": "Compared."}
+
+    assert "field" not in check_contract(score, LABELS)["Metric return value"].mend
+
+
 # --- models and measurements ---------------------------------------------------------------------
 
 JUDGE = """

@@ -450,6 +450,19 @@ def test_another_distribution_named_skynet_is_named_and_never_executed(folder, t
         ("from math import sqrt", r"metric\.py: there is no function `score`; write one"),
         ("x = 1\nscore = 0.8", r"line 2: `score` is 0.8 \(float\), no function; write it as def score\("),
         ("def score(only): ...", r"line 1: metric 'metric' cannot be called with input, output and expected"),
+        (
+            "\ndef metric(example, pred, trace=None): ...",
+            r"line 2: .*'metric' has the parameters of a DSPy metric; write score = from_dspy_metric\(met",
+        ),
+        ("def score_it(gold, prediction): ...", r"write score = from_dspy_metric\(score_it\)"),
+        (
+            "def load(path): ...\ndef check(path): ...\nfrom dspy.evaluate import answer_exact_match",
+            r"line 3: .*write score = from_dspy_metric\(answer_exact_match\)",
+        ),
+        (
+            "from dspy.evaluate import answer_exact_match as score",
+            r"metric\.py, line 1: .*in a file score = from_dspy_metric\(metric\)",
+        ),
         ("\ndef score(example, pred, trace=None): ...", r"line 2: .*parameters of a DSPy metric"),
         ("def score(prediction, expected): ...", r"line 1: .*its first one gets the input"),
         (
