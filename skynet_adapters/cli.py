@@ -65,10 +65,11 @@ def _add_check(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     check = commands.add_parser(
         "check",
         help="try a metric's file on three cases, and say what to mend",
-        description="Load a metric's file and try it on the first three cases, with their expected values as "
-        "outputs: whether it returns what optimisers read, how long it takes, whether a right answer scores "
-        "above a wrong one, and whether the feedback says something. The exit code is 0 when nothing failed, "
-        "1 when something did or no case has an expected value, 2 when the file or the cases cannot be read.",
+        description="Load a metric's file and try it on the first three cases that have an expected value, "
+        "with that as the output: whether it returns what optimisers read, how long it takes, whether a "
+        "right answer scores above a wrong one, and whether the feedback says something. The exit code is 0 "
+        "when nothing failed, 1 when something did or no case has an expected value, 2 when the file or the "
+        "cases cannot be read.",
     )
     check.add_argument(
         "metric", metavar="METRIC.py", help="the file that holds score(input, output, expected)"

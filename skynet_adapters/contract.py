@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Unpack, cast
 
 from .attempt import checked_run
-from .cases import load_cases
+from .cases import Case, load_cases
 from .contract_feedback import says_something
 from .contract_report import Check, ContractReport
 from .contract_trial import Judged, Trial, Tried
@@ -55,7 +55,8 @@ def check_contract(
 
     Args:
         metric: The path of a metric's file, a function, or a `Metric`.
-        cases: Cases, or what `load_cases` takes; the first three are tried.
+        cases: Cases, or what `load_cases` takes; the first three are tried, without `run` of those that
+            have an expected value.
         run: Gives the output of a case: `run(artifact, input)` when `artifact` is given, such as
             `program_run(program)`, else `run(input)`; plain or async. `None`: the expected value
             stands in for the output, and nothing is measured.
@@ -91,7 +92,7 @@ def check_contract(
     elif artifact is not None:
         raise DefinitionError("artifact= was given without run=; give run(artifact, input) too")
     run_timeout = checked_seconds("run_timeout", run_timeout)
-    tried = load_cases(cases)[:_MOST_CASES]
+    tried = _chosen(load_cases(cases), run is not None)
     with models(metric_lm=metric_lm, reflection_lm=reflection_lm), _quiet():
         name, loaded, found = _loaded(metric, options)
         if found is None:
@@ -104,6 +105,12 @@ def check_contract(
         found.failures.clear()  # so that no closing warning tells what the report says
         outputs = "the outputs of run" if trial.has_run else "the expected values as outputs"
         return ContractReport(name, tuple(checks), tuple(case.id for case in tried), found.calls, outputs)
+
+
+def _chosen(cases: list[Case], has_run: bool) -> list[Case]:
+    """Choose the first cases; without a run, of those that have what stands in for an output."""
+    judgeable = cases if has_run else [case for case in cases if case.expected]
+    return (judgeable or cases)[:_MOST_CASES]
 
 
 # Every check after "Loads" and "Signature", in the order of the report.

@@ -1,10 +1,14 @@
 """The calls that the contract check makes: of a run, and of the metric that judges its outputs."""
 
 import contextlib
+import datetime
+import decimal
+import fractions
 import functools
 import json
 import re
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
@@ -209,8 +213,11 @@ def _wrong(output: Any) -> Any:
     """Make an answer of the same type that cannot be right."""
     if isinstance(output, bool):
         return not output
-    if isinstance(output, int | float):
-        return output + 1_000 + 10 * abs(output)  # farther off than any tolerance
+    if isinstance(output, int | float | decimal.Decimal | fractions.Fraction):
+        number: Any = output
+        return number + 1_000 + 10 * abs(number)  # farther off than any tolerance
+    if isinstance(output, datetime.date):  # a datetime too
+        return output + datetime.timedelta(days=4_000 if output.year < 5_000 else -4_000)
     if output and isinstance(output, list | dict):
         return [] if isinstance(output, list) else {}
     return _WRONG_TEXT
@@ -231,10 +238,21 @@ def _in_form(form: str, expected: Mapping[str, Any] | None) -> Any:
     return outputs.get(form, next(iter(outputs.values())))
 
 
+# What a program without typed outputs gives as text.
+_WITH_A_TEXT = (int, float, decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, uuid.UUID)
+
+
 def _twin(value: Any) -> Any:
-    """Give the text of a number or bool, and the other way round; `None` where there is neither."""
-    if isinstance(value, bool | int | float):
+    """Give the text of a number, bool or date, and the other way round; `None` where there is neither.
+
+    Of a dict it gives one whose values are such texts, as a program without typed outputs would.
+    """
+    if isinstance(value, _WITH_A_TEXT):
         return str(value)
+    if isinstance(value, dict):
+        fields = cast("dict[Any, Any]", value)
+        texts = {name: str(one) if isinstance(one, _WITH_A_TEXT) else one for name, one in fields.items()}
+        return texts if any(texts[name] is not one for name, one in fields.items()) else None
     if isinstance(value, str) and re.fullmatch(r"-?\d+(\.\d+)?|true|false", value.strip(), re.IGNORECASE):
         with contextlib.suppress(ValueError):  # "007"
             return json.loads(value.strip().lower())

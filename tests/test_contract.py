@@ -3,6 +3,7 @@
 import asyncio
 import datetime
 import decimal
+import fractions
 import functools
 import json
 import logging
@@ -10,6 +11,7 @@ import random
 import re
 import textwrap
 import time
+import uuid
 
 import dspy
 import pytest
@@ -595,6 +597,60 @@ def test_a_number_that_comes_as_a_text_is_not_the_number():
     assert check["Typed outputs"].status == "warned"
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        datetime.date(2025, 3, 3),
+        datetime.datetime(2025, 3, 3, 12, 30),
+        datetime.time(12, 30),
+        decimal.Decimal("0.5"),
+        fractions.Fraction(1, 3),
+        uuid.UUID(int=5),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_expected_value_is_tried_as_the_text_that_a_program_gives(value):
+    def exact(input, output, expected=None):
+        return float(output == expected["it"]), {"feedback": f"Expected {expected['it']}."}
+
+    def lenient(input, output, expected=None):
+        return float(str(output) == str(expected["it"])), {"feedback": f"Expected {expected['it']}."}
+
+    for expected in ({"it": value}, {"it": value, "unit": "none"}):
+        whole = len(expected) > 1
+        strict = lambda i, o, e, whole=whole: exact(i, o["it"] if whole else o, e)  # noqa: E731
+        check = check_contract(strict, [Case("1", {}, expected)])["Typed outputs"]
+        assert (check.status, repr(str(value)) in check.seen) == ("warned", True)
+        both = lambda i, o, e, whole=whole: lenient(i, o["it"] if whole else o, e)  # noqa: E731
+        check = check_contract(both, [Case("1", {}, expected)])["Typed outputs"]
+        assert (check.status, repr(str(value)) in check.seen) == ("passed", True)
+
+
+@pytest.mark.parametrize("year", [2025, 9999, 1])
+@pytest.mark.parametrize("kind", [datetime.date, datetime.datetime])
+def test_a_wrong_date_is_a_date_and_a_wrong_decimal_a_decimal(kind, year):
+    def near(input, output, expected=None):
+        days = abs((output - expected["due"]).days) if isinstance(output, kind) else None
+        return 0.0 if days is None else 1 / (1 + days), {"feedback": f"{days} days off."}
+
+    def ratio(input, output, expected=None):
+        return float(1 / (1 + abs(decimal.Decimal(output) - expected["it"]))), {"feedback": "Off."}
+
+    report = check_contract(near, [Case("1", {}, {"due": kind(year, 3, 3)})])
+    assert report["Right above wrong"].status == "passed"
+    report = check_contract(ratio, [Case("1", {}, {"it": decimal.Decimal("0.5")})])
+    assert report["Right above wrong"].status == "passed"
+
+
+def test_without_a_run_the_cases_that_have_an_expected_value_are_tried():
+    cases = [*(Case(f"no {number}", {"text": "a"}) for number in range(5)), *LABELS]
+    report = check_contract(good, cases)
+    assert (report.passed, report.cases) == (True, ("1", "2", "3"))
+    assert check_contract(good, [*NO_EXPECTED, LABELS[2]]).cases == ("3",)
+    assert check_contract(good, NO_EXPECTED).cases == ("1",)
+    assert check_contract(good, cases, lambda input: "a").cases == ("no 0", "no 1", "no 2")
+
+
 def test_a_metric_that_reads_both_types_passes():
     def lenient(input, output, expected=None):
         return float(str(output) == str(expected["sum"])), {"feedback": f"Expected {expected['sum']}."}
@@ -616,6 +672,31 @@ def test_a_metric_that_reads_both_types_passes():
         "Try again.",
         "Wrong 1",
         "0.3",
+        "Incorrect!",
+        "Not right",
+        "0/1",
+        "0 / 1 correct.",
+        "Fail: 0/1",
+        "50%",
+        "Score: 0.3",
+        "Score: 0.30 / 1.0",
+        "Score 0 out of 1",
+        "Score: 0.3 (threshold 1.0)",
+        "Your score is 0.5.",
+        "0 points",
+        "Rating: 2/5",
+        "accuracy: 0.0",
+        "Exact match: 0",
+        "EM: 0, F1: 0.3",
+        "Nota: 3 de 10",
+        "得分：0.3",
+        "Needs improvement.",
+        "Could be better.",
+        "Quality: low",
+        "The answers differ.",
+        "Different from expected.",
+        "Does not match the ground truth.",
+        "The predicted label is incorrect.",
         "This is wrong, wrong, wrong, and I mean really wrong.",
         "It isn't right, it's wrong.",
         "A resposta está errada.",
@@ -645,6 +726,19 @@ def test_a_feedback_that_says_nothing_is_flagged(text):
         "It should be billing.",
         "Missing `date`.",
         "2 of 5 facts.",
+        "No citation.",
+        "Needs a date.",
+        "Could be shorter.",
+        "Expected 3/4, got 1/4.",
+        "It should be 3/4.",
+        "Passed 3 of 5 checks.",
+        "The margin is 12%.",
+        "Point 3 is missing.",
+        "Score: 0.3. The unit is missing.",
+        "0/3: no greeting, no name, no date",
+        "Foi em 1984, nos arredores.",
+        "The units differ from the table.",
+        "Low contrast image.",
         "Close. Missing the date.",
         "Falta a data da fatura.",
         "输出不是有效的JSON，最后一个字段之后多了一个逗号，请删除。",
