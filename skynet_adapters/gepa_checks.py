@@ -6,6 +6,7 @@ Built around gepa 0.1.4. Where a line answers one of its quirks, a comment names
 import inspect
 import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from pathlib import Path
@@ -18,6 +19,7 @@ from gepa.core.state import FrontierType
 from .digests import digest
 from .errors import DataError, DefinitionError, SkynetAdaptersError
 from .gepa_adapter import GepaAdapter
+from .gepa_arguments import cannot_be_called_with, faults_of_arguments
 from .gepa_cases import GepaDataset, fault_of_cases, input_and_expected
 from .gepa_folder import fault_of_state, faults_of_folder, keep_facts, warn_of_used_budget
 from .load import fingerprint
@@ -43,15 +45,16 @@ _MOST_FETCHED = 100
 def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
     """Check the arguments of `gepa.optimize` before anything is paid; call it with all of them.
 
-    Refused are: an argument that `gepa.optimize` does not have; a seed of another artifact; what is no
-    case; a budget that the first evaluation uses up; a reflection model that cannot answer with a text,
-    or whose cost is unknown where `max_reflection_cost` asks for it; a frontier of objectives with a
-    metric that has judged cases and named no scores; lists of different cases under `cache_evaluation`;
-    and a `run_dir` that was begun with another metric, artifact, validation set or frontier.
+    Refused are: an argument that `gepa.optimize` does not have, or a value that it cannot take; a seed of
+    another artifact; what is no case; a budget that the first evaluation uses up; a reflection model that
+    cannot answer with a text, or whose cost is unknown where `max_reflection_cost` alone ends the run; a
+    frontier of objectives with a metric that has judged cases and named no scores; lists of different cases
+    under `cache_evaluation`; and a `run_dir` that was begun with another metric, artifact, validation set or
+    frontier.
 
-    Warnings are logged of a `perfect_score` that scores do not fit, and of a resumed run whose budget is
-    used up. What a metric gives is known from what this adapter has judged, and from `score_range=`; of
-    one that was never asked nothing is known.
+    Warnings are logged of a `perfect_score` that scores do not fit, of a `max_reflection_cost` that is never
+    reached, and of a resumed run whose budget is used up. What a metric gives is known from what this
+    adapter has judged, and from `score_range=`; of one that was never asked nothing is known.
 
     Args:
         adapter: The adapter of the run.
@@ -77,6 +80,7 @@ def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
         raise DefinitionError(f"adapter is {shown(adapter)}; pass what as_gepa_adapter made")
     faults = [
         *_faults_of_names(arguments),
+        *faults_of_arguments(arguments),
         *_faults_of_seed(adapter, arguments),
         *_faults_of_cases(arguments),
         *_faults_of_budget(arguments),
@@ -84,14 +88,19 @@ def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
         *_faults_of_frontier(adapter.metric, arguments),
     ]
     run_dir: Any = arguments.get("run_dir")
-    folder = None if run_dir is None else Path(run_dir)
-    facts = {} if faults or folder is None else _facts(adapter.metric, arguments)
+    folder = None if run_dir is None or faults else Path(run_dir)
+    facts = {} if folder is None else _facts(adapter.metric, arguments)
     if folder is not None and facts:
         faults += faults_of_folder(folder, facts)
         torn = fault_of_state(folder)
         faults += [] if torn is None else [torn]
     if faults:
         raise DefinitionError("this GEPA run cannot work:\n" + "\n".join(f"- {line}" for line in faults))
+    if _cost_is_unknown(arguments):
+        _log.warning(
+            f"{_COST_IS_UNKNOWN}. The run ends with max_metric_calls or stop_callbacks",
+            shown(arguments["reflection_lm"]),
+        )
     adapter.frontier_type = arguments.get("frontier_type", "instance")
     _warn_of_scale(adapter, arguments)
     if folder is not None:
@@ -235,16 +244,31 @@ def _faults_of_reflection(arguments: Mapping[str, Any]) -> list[str]:
         )
     elif isinstance(model, str):
         pass  # GEPA asks LiteLLM for it, and knows its cost
-    elif not callable(model):
+    elif not callable(model) or isinstance(model, type):
         faults.append(f"reflection_lm is {shown(model)}; pass as_reflection_lm(...)")
-    elif inspect.iscoroutinefunction(model):
-        faults.append("reflection_lm is async, and GEPA does not await it; pass as_reflection_lm(function)")
-    elif arguments.get("max_reflection_cost") is not None and not hasattr(model, "total_cost"):
-        faults.append(
-            f"max_reflection_cost would never be reached, since the cost of {shown(model)} is unknown; "
-            "pass a dspy.LM through as_reflection_lm, or max_metric_calls= instead"
-        )
+    elif (fault := cannot_be_called_with(model, "prompt")) is not None:
+        faults.append(f"reflection_lm {fault}; pass as_reflection_lm(function of the prompt)")
+    elif _cost_is_unknown(arguments) and not _is_bounded(arguments):
+        faults.append(f"{_COST_IS_UNKNOWN % shown(model)}, or max_metric_calls= instead")
     return faults
+
+
+_COST_IS_UNKNOWN = (
+    "max_reflection_cost would never be reached, since the cost of %s is unknown; pass a dspy.LM through "
+    "as_reflection_lm"
+)
+
+
+def _cost_is_unknown(arguments: Mapping[str, Any]) -> bool:
+    model = arguments.get("reflection_lm")
+    is_limited = arguments.get("max_reflection_cost") is not None
+    return is_limited and callable(model) and not hasattr(model, "total_cost")
+
+
+def _is_bounded(arguments: Mapping[str, Any]) -> bool:
+    """Tell whether something else ends the run."""
+    budget = arguments.get("max_metric_calls")
+    return bool(arguments.get("stop_callbacks")) or (isinstance(budget, Real) and float(budget) < math.inf)
 
 
 # --- scores -----------------------------------------------------------------------------------------
@@ -252,10 +276,7 @@ def _faults_of_reflection(arguments: Mapping[str, Any]) -> list[str]:
 
 def _faults_of_frontier(metric: Metric, arguments: Mapping[str, Any]) -> list[str]:
     frontier = arguments.get("frontier_type", "instance")
-    kinds = get_args(FrontierType)
-    if frontier not in kinds:
-        return [f"frontier_type={shown(frontier, with_type=False)} is none of {', '.join(kinds)}"]
-    if frontier == "instance" or metric.complete({}):
+    if frontier == "instance" or frontier not in get_args(FrontierType) or metric.complete({}):
         return []
     if not metric.has_judged:
         return []  # its names may still come

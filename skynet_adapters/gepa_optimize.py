@@ -137,7 +137,7 @@ def optimize_artifact(
         "trainset": _as_loader(trainset),
         "valset": None if valset is None else _as_loader(valset),
         "reflection_lm": reflection,
-        "callbacks": [*(arguments.get("callbacks") or ()), adapter.callback],
+        "callbacks": _with(adapter.callback, arguments.get("callbacks")),
     }
     check_gepa_run(adapter, **arguments)
     with adapter:
@@ -166,6 +166,13 @@ def _refuse_arguments(arguments: dict[str, Any]) -> None:
             raise DefinitionError(
                 f"neither gepa.optimize nor Metric has an argument {name!r}{near_match(name, known)}"
             )
+
+
+def _with(callback: Any, callbacks: Any) -> Any:
+    """Add a callback; what is no list stays, for the check to refuse."""
+    if callbacks is not None and not isinstance(callbacks, Iterable):
+        return callbacks
+    return [*cast("Iterable[Any]", callbacks or ()), callback]
 
 
 def _as_loader(cases: Any) -> Any:

@@ -11,6 +11,12 @@ import gepa
 import numpy as np
 import pytest
 from gepa.core.state import GEPAState
+from gepa.strategies.acceptance import ImprovementOrEqualAcceptance
+from gepa.strategies.batch_sampler import EpochShuffledBatchSampler
+from gepa.strategies.candidate_selector import CurrentBestCandidateSelector
+from gepa.strategies.eval_policy import FullEvaluationPolicy
+from gepa.strategies.proposal_sampling import IndependentSampling
+from gepa.strategies.proposal_selection import AllImprovements
 
 from skynet_adapters import (
     Case,
@@ -121,12 +127,152 @@ def test_what_passes_runs_and_nothing_is_called_before(caplog):
             "the dspy.LM 'openai/gpt-4.1', which answers with a list",
         ),
         ({"reflection_lm_kwargs": {"temperature": 1}}, "reflection_lm_kwargs would be ignored"),
-        ({"max_reflection_cost": 1.0}, "max_reflection_cost would never be reached"),
+        (
+            {"max_reflection_cost": 1.0, "max_metric_calls": None},
+            "max_reflection_cost would never be reached, since the cost of <ReflectionLM '<lambda>'>",
+        ),
+        (
+            {"max_reflection_cost": 1.0, "max_metric_calls": float("inf")},
+            "max_reflection_cost would never be reached",
+        ),
         ({"frontier_type": "objectives"}, "is none of instance, objective, hybrid, cartesian"),
     ],
 )
 def test_what_cannot_work_is_refused(wrong, said):
     assert said in fault(**wrong) + "\n"
+
+
+class Awaited:
+    async def __call__(self, prompt):
+        return RULE
+
+
+class Nothing:
+    pass
+
+
+async def answer(prompt):
+    return RULE
+
+
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # by gepa
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"reflection_lm": Awaited()}, "reflection_lm is async, and GEPA does not await it; pass as_refl"),
+        ({"reflection_lm": functools.partial(answer)}, "reflection_lm is async"),
+        ({"reflection_lm": lambda: RULE}, "reflection_lm cannot be called with prompt: its signature is ();"),
+        ({"reflection_lm": lambda a, b: RULE}, "its signature is (a, b); pass as_reflection_lm(function of"),
+        ({"reflection_lm": Nothing}, "reflection_lm is <class "),
+        (
+            {"reflection_strategy": "stateful"},
+            "reflection_strategy is 'stateful' (str); it must be an object with a method reflect or None",
+        ),
+        ({"reflection_strategy": Nothing()}, "an object with a method reflect"),
+        ({"custom_candidate_proposer": "reflect"}, "custom_candidate_proposer is 'reflect' (str)"),
+        (
+            {"custom_candidate_proposer": lambda: {"artifact": RULE}},
+            "custom_candidate_proposer cannot be called with candidate",
+        ),
+        ({"custom_candidate_proposer": answer}, "custom_candidate_proposer is async"),
+        (
+            {"reflection_prompt_template": {"other": "<curr_param>"}},
+            "'other', which is no component; there are",
+        ),
+        ({"reflection_minibatch_size": 0}, "reflection_minibatch_size is 0 (int); it must be a whole number"),
+    ],
+)
+def test_what_would_spend_the_budget_without_one_proposal_as_meant_is_refused(wrong, said):
+    assert said in fault(**wrong)
+    adapter = made()
+    if "reflection_prompt_template" not in wrong and "reflection_minibatch_size" not in wrong:
+        assert len(gepa.optimize(adapter=adapter, **arguments(adapter, **wrong)).candidates) == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (
+            {"candidate_selection_strategy": "paretto"},
+            "candidate_selection_strategy='paretto' is none of pareto, current_best, epsilon_greedy, "
+            "top_k_pareto; did you mean 'pareto'?",
+        ),
+        ({"candidate_selection_strategy": 3}, "or an object with a method select_candidate_idx"),
+        ({"module_selector": "round-robin"}, "did you mean 'round_robin'?"),
+        (
+            {"module_selector": None},
+            "module_selector is None (NoneType); it must be 'round_robin' or 'all' or a f",
+        ),
+        ({"batch_sampler": "shuffled"}, "did you mean 'epoch_shuffled'?"),
+        ({"batch_sampler": Nothing()}, "an object with a method next_minibatch_ids"),
+        ({"acceptance_criterion": "improvement"}, "did you mean 'strict_improvement'?"),
+        ({"acceptance_criterion": Nothing()}, "an object with a method should_accept"),
+        ({"val_evaluation_policy": "full"}, "did you mean 'full_eval'?"),
+        ({"val_evaluation_policy": 4}, "'full_eval' or an object with a method get_eval_batch or None"),
+        ({"sampling_strategy": "pairs"}, "an object with a method sample_tasks or None"),
+        ({"selection_strategy": "best"}, "an object with a method select or None"),
+        ({"stop_callbacks": "never"}, "stop_callbacks has 'never' (str)"),
+        ({"stop_callbacks": [lambda state: False, 5]}, "stop_callbacks has 5 (int)"),
+        ({"callbacks": Nothing()}, "pass a list, as in callbacks=[adapter.callback]"),
+        ({"reflection_minibatch_size": "3"}, "reflection_minibatch_size is '3' (str)"),
+        ({"reflection_prompt_template": 5}, "reflection_prompt_template is 5 (int); it must be a text"),
+        ({"logger": "log.txt"}, "logger is 'log.txt' (str); it must be an object with a method log or None"),
+        ({"perfect_score": "1"}, "perfect_score is '1' (str); it must be a number"),
+        ({"max_reflection_cost": "1"}, "max_reflection_cost is '1' (str); it must be a number"),
+        ({"run_dir": 5}, "run_dir is 5 (int); it must be the path of a folder"),
+    ],
+)
+def test_what_gepa_cannot_take_is_refused_before_a_case_is_paid(wrong, said):
+    assert said in fault(**wrong)
+    adapter = made()
+    with pytest.raises((AssertionError, AttributeError, TypeError, ValueError)):
+        gepa.optimize(adapter=adapter, **arguments(adapter, **wrong))
+
+
+@pytest.mark.parametrize(
+    "right",
+    [
+        *(
+            {"candidate_selection_strategy": name}
+            for name in ("current_best", "epsilon_greedy", "top_k_pareto")
+        ),
+        {"candidate_selection_strategy": CurrentBestCandidateSelector()},
+        {"module_selector": "all"},
+        {"module_selector": lambda state, trajectories, scores, index, candidate: ["artifact"]},
+        {"batch_sampler": EpochShuffledBatchSampler(2)},
+        {"acceptance_criterion": "improvement_or_equal"},
+        {"acceptance_criterion": ImprovementOrEqualAcceptance()},
+        {"val_evaluation_policy": "full_eval"},
+        {"val_evaluation_policy": FullEvaluationPolicy()},
+        {"sampling_strategy": IndependentSampling(2)},
+        {"selection_strategy": AllImprovements()},
+        {"stop_callbacks": [lambda state: False]},
+        {"callbacks": ()},
+        {"reflection_minibatch_size": np.int64(2)},
+        {"reflection_prompt_template": {"artifact": "Mend <curr_param> by <side_info>"}},
+        {"perfect_score": np.float32(1.0)},
+        {"reflection_lm": lambda prompt, **options: RULE},
+        {"reflection_lm": lambda *prompts: RULE},
+        {"reflection_lm": None, "custom_candidate_proposer": lambda *given: {"artifact": RULE}},
+        {"logger": None, "skip_perfect_score": False},
+    ],
+)
+def test_what_gepa_can_take_is_let_through_and_runs(right):
+    adapter = made()
+    check_gepa_run(adapter, **arguments(adapter, **right))
+    assert gepa.optimize(adapter=adapter, **arguments(adapter, **right)).best_candidate == {"artifact": RULE}
+
+
+def test_a_cost_that_is_not_known_is_pointed_out_where_something_else_ends_the_run(caplog):
+    adapter = made()
+    for others in ({}, {"max_metric_calls": None, "stop_callbacks": lambda state: True}):
+        caplog.clear()
+        check_gepa_run(adapter, **arguments(adapter, max_reflection_cost=1.0, **others))
+        (warning,) = logged(caplog)
+        assert warning.startswith(
+            "max_reflection_cost would never be reached, since the cost of <ReflectionLM"
+        )
+        assert warning.endswith("The run ends with max_metric_calls or stop_callbacks")
 
 
 def test_another_adapter_is_refused():

@@ -155,6 +155,8 @@ def test_the_threads_of_a_run_end_with_it():
         ({"valset": []}, DataError, "the data set is empty"),
         ({"trainset": "cases"}, DataError, "'cases' .* is no list of cases"),
         ({"trainset": None}, DataError, "is no list of cases"),
+        ({"callbacks": object()}, DefinitionError, r"pass a list, as in callbacks=\[adapter.callback\]"),
+        ({"reflection_strategy": "x"}, DefinitionError, "it must be an object with a method reflect"),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_is_called(wrong, error, said):
