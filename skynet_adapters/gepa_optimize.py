@@ -157,15 +157,26 @@ _MADE_HERE = {
 }
 
 
+# How `dspy.GEPA` and `dspy.Evaluate` name what has another name here.
+_MEANT = {
+    "num_threads": "max_workers",
+    "metric": "score",
+    "auto": "max_metric_calls",
+    "max_full_evals": "max_metric_calls",
+    "log_dir": "run_dir",
+    "program": "program_artifact(program) as artifact, and program_run(program) as run",
+    "student": "program_artifact(program) as artifact, and program_run(program) as run",
+}
+
+
 def _refuse_arguments(arguments: dict[str, Any]) -> None:
     known = {*ARGUMENTS, *MetricOptions.__annotations__, *GEPA_OPTIONS} - set(_MADE_HERE)
     for name in arguments:
         if name in _MADE_HERE:
             raise DefinitionError(f"optimize_artifact makes {name} of {_MADE_HERE[name]}; leave {name} out")
         if name not in known:
-            raise DefinitionError(
-                f"neither gepa.optimize nor Metric has an argument {name!r}{near_match(name, known)}"
-            )
+            mend = f"; give {_MEANT[name]}" if name in _MEANT else near_match(name, known)
+            raise DefinitionError(f"neither gepa.optimize nor Metric has an argument {name!r}{mend}")
 
 
 def _with(callback: Any, callbacks: Any) -> Any:

@@ -140,6 +140,10 @@ def test_the_threads_of_a_run_end_with_it():
         ),
         ({"score_rnge": (0, 1)}, DefinitionError, "did you mean 'score_range'"),
         ({"max_worker": 1}, DefinitionError, "did you mean 'max_workers'"),
+        ({"num_threads": 1}, DefinitionError, "'num_threads'; give max_workers"),
+        ({"auto": "light"}, DefinitionError, "'auto'; give max_metric_calls"),
+        ({"metric": score}, DefinitionError, "'metric'; give score"),
+        ({"student": None}, DefinitionError, r"'student'; give program_artifact\(program\) as artifact"),
         (
             {"seed_candidate": {}},
             DefinitionError,
