@@ -13,7 +13,8 @@ from dspy.dsp.utils.settings import thread_local_overrides
 from dspy.utils.parallelizer import ParallelExecutor
 
 from .dspy_measuring import INSIDE_METRIC
-from .dspy_models import NOT_THE_PROGRAMS, BilledCalls
+from .dspy_models import NOT_THE_PROGRAMS, BilledCalls, model_of_modules, takes_messages
+from .llm import chosen_models
 from .metric import Metric, isolations
 
 __all__ = ["cancel_queued_work"]
@@ -34,6 +35,9 @@ class _DspyIsolation:
         overrides: Any = thread_local_overrides.get() | NOT_THE_PROGRAMS
         overrides["trace"], overrides["caller_modules"] = [], [calls]
         overrides[INSIDE_METRIC] = metric.bill
+        model = model_of_modules()
+        if model is not None:
+            overrides["lm"] = model
         if is_awaited:
             overrides[self._DEPTH] = self.depth() + 1
         return thread_local_overrides.set(overrides), calls, metric
@@ -44,6 +48,15 @@ class _DspyIsolation:
             name = getattr(dspy.settings.lm, "model", None)
             if any(call.get("model") == name for call in calls):
                 metric.note_model(str(name))
+                chosen = chosen_models().metric_lm
+                if chosen is not None and not takes_messages(chosen):
+                    metric.warn_once(
+                        "function as model",
+                        "metric %r has DSPy modules, which asked the model %s: they cannot ask a metric_lm= "
+                        "that is a function, as llm() can. Give a dspy.LM or a model's name.",
+                        metric.name,
+                        name,
+                    )
         thread_local_overrides.reset(before)
 
     def inside(self) -> bool:

@@ -14,6 +14,7 @@ from dspy.clients._deprecation import adapter_message_call
 from dspy.dsp.utils.settings import thread_local_overrides
 
 from .dspy_measuring import INSIDE_METRIC, judging, model_call, program_asked
+from .llm import chosen_models
 from .measure import Bill, ModelCall
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "carried",
     "carrying",
     "knows_settings",
+    "model_of_modules",
     "takes_messages",
 ]
 
@@ -97,6 +99,17 @@ def ask(model: Any, messages: list[dict[str, Any]]) -> Any:
 @functools.lru_cache(maxsize=64)  # its connections stay open between calls
 def _named(name: str) -> Any:
     return dspy.LM(name)
+
+
+def model_of_modules() -> dspy.BaseLM | None:
+    """Give the model that DSPy's own modules in a metric ask; `None`: the one that is set where they run."""
+    chosen = chosen_models()
+    model = chosen.metric_lm
+    if model is None and chosen.reflection_lm is not None and dspy.settings.lm is None:
+        model = chosen.reflection_lm
+    if isinstance(model, str):
+        return _named(model)
+    return model if isinstance(model, dspy.BaseLM) else None
 
 
 def takes_messages(model: Any) -> bool:

@@ -199,6 +199,8 @@ def hint(error: BaseException, said: str, input: Any, expected: Any) -> str:
     """Say what the function was given, where that explains why it raised what `told` has said."""
     if isinstance(error, KeyError):
         return f"; input has {_field_names(input)}, expected has {_field_names(expected)}"
+    if "No LM is loaded" in said:
+        return "; DSPy's modules in a metric ask metric_lm= where that is a dspy.LM or a model's name"
     if expected is None and isinstance(error, TypeError | AttributeError) and "NoneType" in said:
         return "; this case has no expected value (expected=None), as a reward never has"
     return ""

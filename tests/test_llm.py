@@ -21,6 +21,7 @@ from PIL import Image as PillowImage
 
 from skynet import llm
 from skynet_adapters import (
+    Case,
     DataError,
     DefinitionError,
     Metric,
@@ -29,6 +30,8 @@ from skynet_adapters import (
     as_gepa_adapter,
     as_gepa_evaluator,
     as_reflection_lm,
+    check_contract,
+    from_dspy_metric,
     models,
     set_models,
 )
@@ -38,7 +41,7 @@ from skynet_adapters.llm import _warn_of_lost_thread
 from skynet_adapters.measure import rollout
 
 from .model_server import ModelServer, RefusedError, in_fields, text_of
-from .scripted import answering, examples
+from .scripted import answering, chat, examples, scripted_lm
 
 
 def saying(text):
@@ -576,6 +579,72 @@ def test_models_stay_behind_when_an_adapter_is_saved_and_it_says_so(caplog):
             assert b"a secret" not in saved
             cloudpickle.loads(saved)
     assert len([record for record in caplog.records if "is not saved with it" in record.message]) == 2
+
+
+# --- modules of DSPy in a metric ---------------------------------------------------------------------
+
+
+def graded(share):
+    return scripted_lm(lambda messages: chat(reasoning="So.", precision=share, recall=share))
+
+
+def in_adapter(score, case, **lm):
+    with as_gepa_adapter(score, lambda artifact, input: {"response": "x"}, artifact="a", **lm) as adapter:
+        return adapter.evaluate([case], adapter.seed_candidate).scores[0]
+
+
+def in_evaluator(score, case, **lm):
+    with as_gepa_evaluator(score, lambda artifact, input: {"response": "x"}, **lm) as evaluator:
+        return evaluator("a", case)[0]
+
+
+def in_contract(score, case, **lm):
+    report = check_contract(score, [case], **lm)
+    return float(report["Score range"].seen)
+
+
+def in_dspy(score, case, **lm):
+    example = dspy.Example(**case.input, **case.expected).with_inputs("question")
+    return float(as_dspy_metric(score, **lm)(example, dspy.Prediction(response="x")))
+
+
+@pytest.mark.parametrize("target", [in_adapter, in_evaluator, in_contract, in_dspy])
+@pytest.mark.parametrize("chosen", ["option", "block", "process"])
+@pytest.mark.parametrize("task", [graded(0.1), None], ids=["a model is set", "none is set"])
+def test_dspys_modules_in_a_metric_ask_the_metric_model_however_it_was_chosen(target, chosen, task):
+    score = from_dspy_metric(dspy.evaluate.SemanticF1())
+    case, judge = Case("1", {"question": "q"}, {"response": "a"}), graded(0.9)
+    option = {"metric_lm": judge} if chosen == "option" else {}
+    if chosen == "process":
+        set_models(metric_lm=judge)
+    try:
+        with dspy.context(lm=task), models(metric_lm=judge if chosen == "block" else None):
+            assert target(score, case, **option) == pytest.approx(0.9)
+    finally:
+        set_models()
+
+
+def test_dspys_modules_ask_the_reflection_model_where_no_other_is_set():
+    score, case = (
+        from_dspy_metric(dspy.evaluate.SemanticF1()),
+        Case("1", {"question": "q"}, {"response": "a"}),
+    )
+    assert in_adapter(score, case, reflection_lm=graded(0.9)) == pytest.approx(0.9)
+    with dspy.context(lm=graded(0.1)):
+        assert in_adapter(score, case, reflection_lm=graded(0.9)) == pytest.approx(0.1)
+
+
+def test_a_metric_model_that_dspys_modules_cannot_ask_is_told(caplog):
+    score, case = (
+        from_dspy_metric(dspy.evaluate.SemanticF1()),
+        Case("1", {"question": "q"}, {"response": "a"}),
+    )
+    with caplog.at_level(logging.WARNING):
+        assert in_adapter(score, case, metric_lm=saying("0.9")) == 0.0
+        assert "DSPy's modules in a metric ask metric_lm= where that is a dspy.LM" in caplog.text
+        with dspy.context(lm=graded(0.1)):
+            assert in_adapter(score, case, metric_lm=saying("0.9")) == pytest.approx(0.1)
+    assert "they cannot ask a metric_lm= that is a function" in caplog.text
 
 
 # --- the example metric, in every run ---------------------------------------------------------------
