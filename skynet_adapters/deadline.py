@@ -316,6 +316,7 @@ class _AsyncCall(_Outcome[T]):
 # For each depth the loop that serves, above those that were found blocked and will serve again.
 _loops: dict[int, list[asyncio.AbstractEventLoop]] = {}
 _loops_lock = threading.Lock()
+_retired: set[asyncio.AbstractEventLoop] = set()  # those that end
 
 
 def _serving_loop(depth: int, blocked: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
@@ -345,7 +346,11 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _serve_loop(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
+    # A task that raises `SystemExit`, or calls `loop.stop`, ends this for all whose calls are there.
+    while loop not in _retired and not loop.is_closed():
+        with contextlib.suppress(BaseException):  # whoever awaits that task gets it too
+            loop.run_forever()
+    _retired.discard(loop)
     loop.close()
 
 
@@ -355,6 +360,7 @@ def _retire(loop: asyncio.AbstractEventLoop) -> None:
     if left:
         left.pop().add_done_callback(lambda _: _retire(loop))
     else:
+        _retired.add(loop)
         loop.stop()
 
 

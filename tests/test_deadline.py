@@ -322,6 +322,41 @@ def test_a_coroutine_that_hangs_is_given_up_and_cancelled():
     assert wait_within(PATIENCE, give(1)) == 1
 
 
+async def exit_in_a_task() -> None:
+    async def leave() -> None:
+        sys.exit("of a task")
+
+    await asyncio.gather(leave(), asyncio.sleep(60))
+
+
+async def stop_the_loop() -> None:
+    asyncio.get_running_loop().stop()
+    await asyncio.sleep(0)
+    sys.exit("of a task")
+
+
+@pytest.mark.parametrize("harm", [exit_in_a_task, stop_the_loop])
+def test_what_ends_the_loop_ends_its_own_call_alone(harm):
+    begun, ended = threading.Event(), threading.Event()
+
+    async def neighbour() -> str:
+        begun.set()
+        while not ended.is_set():
+            await asyncio.sleep(0.01)
+        return "unharmed"
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(wait_within, PATIENCE, neighbour())
+        try:
+            assert begun.wait(PATIENCE)
+            with pytest.raises(SystemExit, match="of a task"):
+                wait_within(PATIENCE, harm())
+        finally:
+            ended.set()
+        assert waiting.result() == "unharmed"
+    assert wait_within(PATIENCE, give(1)) == 1
+
+
 def test_a_time_out_inside_the_coroutine_is_told_from_the_deadline():
     async def hang() -> None:
         await asyncio.wait_for(asyncio.sleep(60), 0.05)
