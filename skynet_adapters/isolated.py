@@ -76,6 +76,7 @@ class Processes:
         self._free = threading.BoundedSemaphore(self._most)
         self._sent: bytes | None = None  # the function, as all its workers get it
         self._ends = 0
+        self._ending = threading.Lock()  # for all that `end` changes
 
     def call(self, given: dict[str, Any], judged: Any, seconds: float | None) -> Called:
         """Call the function in a worker; waits for one that is free.
@@ -100,14 +101,19 @@ class Processes:
             self._busy.add(worker)
             try:
                 called = worker.call(message, seconds)
-                is_fit = not called.outcome.is_last and ends == self._ends
+                is_fit = not called.outcome.is_last
             finally:
                 self._busy.discard(worker)
-                if is_fit:
-                    self._idle.append(worker)
-                else:
+                if not (is_fit and self._kept(worker, ends)):
                     worker.kill()
         return called
+
+    def _kept(self, worker: "_Worker", ends: int) -> bool:
+        """Keep a worker for the next call, unless it was taken before an end."""
+        with self._ending:
+            if ends == self._ends:
+                self._idle.append(worker)
+            return ends == self._ends
 
     def _taken(self) -> "_Worker":
         """Take an idle worker, or start one."""
@@ -117,9 +123,13 @@ class Processes:
                 if worker.is_alive() and worker.is_silent():
                     return worker
                 worker.kill()  # something that was left running there has ended it
-        if self._sent is None:  # only now: a function may refer to what is defined after it
-            self._sent = packed({"function": self._work, "memory_limit_mb": self.memory_limit_mb})
-        return _Worker(self._sent)
+        ends, sent = self._ends, self._sent
+        if sent is None:  # only now: a function may refer to what is defined after it
+            sent = packed({"function": self._work, "memory_limit_mb": self.memory_limit_mb})
+            with self._ending:
+                if ends == self._ends:
+                    self._sent = sent
+        return _Worker(sent)
 
     def with_limit(self, outcome: Outcome, fault: str) -> str:
         """Say the limit beside what came of it."""
@@ -133,11 +143,13 @@ class Processes:
         Args:
             busy: Also those that are called now, else when their call is over.
         """
-        self._ends += 1
-        self._sent = None
+        with self._ending:
+            idle, self._idle = self._idle, deque()  # first: who sees the new number takes none of these
+            self._ends += 1
+            self._sent = None
         with contextlib.suppress(IndexError):
             while True:
-                self._idle.pop().kill()
+                idle.pop().kill()
         for worker in list(self._busy) if busy else ():
             worker.kill()
 

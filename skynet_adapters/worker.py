@@ -329,7 +329,7 @@ class _Parent:
                 else:
                     number, answer = pickle.loads(rest)
                     self._asked.pop(number).put(answer)
-        except EOFError:
+        except (EOFError, OSError):  # the latter where it left something unread
             if hasattr(os, "killpg"):
                 os.killpg(0, signal.SIGKILL)
         finally:
@@ -352,6 +352,8 @@ class _Parent:
 
     def give(self, outcome: Outcome, work: Work) -> None:
         """Send what became of a call, or say why that cannot be sent."""
+        if os.getpid() != self._pid:  # the function has forked and returned twice
+            os._exit(0)
         try:
             message = _dumps(("done", outcome))
         except BaseException as error:

@@ -38,6 +38,7 @@ from skynet_adapters import (
 )
 from tests.model_server import ModelServer
 from tests.scripted import answering, chat, examples, reflecting, scripted_lm
+from tests.waiting import eventually
 
 # One worker of pytest for all, since processes are started all the time.
 pytestmark = [
@@ -490,6 +491,45 @@ def test_a_forked_process_starts_its_own(isolated):
     assert other not in (0, pid, HERE)
     assert is_gone(other)
     assert pid_of(metric) == pid
+
+
+def test_a_function_that_forks_and_returns_twice_is_judged_by_the_first(isolated, tmp_path):
+    forked, begun, told = (tmp_path / name for name in ("forked", "begun", "told"))
+
+    def wait_for(file):
+        while not file.exists():
+            time.sleep(0.01)
+
+    def score(input, output):
+        if output == "forks" and os.fork() == 0:
+            forked.write_text(str(os.getpid()))
+            wait_for(begun)
+            return 0.0, {"feedback": "Of the forked process."}
+        if output == "waits":
+            begun.touch()
+            wait_for(told)
+        return 1.0, {"feedback": output}
+
+    metric = isolated(score, memo=None)
+    assert metric.score_case({}, "forks").feedback == "forks"
+    assert eventually(lambda: forked.exists() and forked.read_text())
+    with ThreadPoolExecutor(1) as thread:
+        waiting = thread.submit(metric.score_case, {}, "waits")  # in the same worker
+        assert eventually(begun.exists)
+        is_forked_gone = is_gone(int(forked.read_text()))
+        told.touch()
+        assert waiting.result()[:2] == (1.0, "waits")
+    assert metric.score_case({}, "next")[:2] == (1.0, "next")
+    assert is_forked_gone
+
+
+def test_a_metric_can_be_closed_while_it_is_called(isolated):
+    metric = isolated(lambda input, output: (1.0, {"feedback": output}), memo=None)
+    with ThreadPoolExecutor(3) as threads:
+        judged = [threads.submit(metric.score_case, {}, f"output {number}") for number in range(24)]
+        while not all(each.done() for each in judged):
+            metric.close()
+    assert [each.result().feedback for each in judged] == [f"output {number}" for number in range(24)]
 
 
 def test_two_metrics_at_once_have_processes_of_their_own(isolated):
