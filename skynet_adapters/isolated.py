@@ -13,20 +13,23 @@ import importlib.util
 import os
 import pickle
 import signal
+import socket
 import threading
 import time
 import weakref
 from collections import deque
+from multiprocessing.connection import wait
 from multiprocessing.util import Finalize
 from typing import Any, NamedTuple
 
 from . import measure
 from .attempt import Ran, too_late
-from .deadline import DeadlineExceededError, start
+from .deadline import DeadlineExceededError, call_within, start
 from .errors import DefinitionError, MetricError
 from .function import ToldError
 from .llm import llm
 from .measure import unmeasured
+from .score import shown
 from .worker import CALL, MODEL_ANSWER, Outcome, RunWork, ScoreWork, Work, packed, passes_on, serve
 
 __all__ = ["Processes", "RunProcesses", "ScoreProcesses", "most_processes"]
@@ -35,6 +38,8 @@ __all__ = ["Processes", "RunProcesses", "ScoreProcesses", "most_processes"]
 _START_SECONDS = 120.0
 # How often a call looks whether its worker is alive: a process that was forked there keeps the pipe open.
 _LOOK_SECONDS = 0.2
+# Bytes that are written without a wait, since a worker has read all before.
+_SURELY_TAKEN = 4_000
 # How long a worker may take to end after its connection has.
 _EXIT_SECONDS = 5.0
 
@@ -238,6 +243,7 @@ class _Worker:
         _end_with_interpreter()
         context = importlib.import_module("loky.backend.context").LokyContext()
         self._lock = threading.Lock()  # for the connection, which several threads answer through
+        self._closing = threading.Lock()
         self._is_closed = False
         hidden = {name: "" for name in os.environ if not passes_on(name)}
         try:
@@ -270,16 +276,21 @@ class _Worker:
     def call(self, message: bytes, seconds: float | None) -> Called:
         """Call the function there, and answer what it asks meanwhile."""
         begun, asked = time.monotonic(), 0
-        self._send(CALL + message)
+        if seconds is None or len(message) < _SURELY_TAKEN:
+            self._send(CALL + message)
+        else:
+            call_within(seconds, lambda: self._send(CALL + message))
         while True:
-            kind, *what = self._received(None if seconds is None else begun + seconds)
-            if kind == "done":
-                return Called(what[0], time.monotonic() - begun, asked)
-            if kind == "read":
-                measure.observation()  # tells the metrics whose calls this is within
-            else:
-                asked += 1
-                start(functools.partial(self._answer, *what))
+            match self._received(None if seconds is None else begun + seconds):
+                case ("done", Outcome() as outcome):
+                    return Called(outcome, time.monotonic() - begun, asked)
+                case ("read",):
+                    measure.observation()  # tells the metrics whose calls this is within
+                case ("ask", int() as number, messages):
+                    asked += 1
+                    start(functools.partial(self._answer, number, messages))
+                case other:
+                    raise ToldError(f"wrote into the connection of its process: {shown(other)}")
 
     def _answer(self, number: int, messages: list[dict[str, Any]]) -> None:
         """Ask a model for the function; on a helper thread, in the context of the call."""
@@ -309,8 +320,13 @@ class _Worker:
             is_alive = self.is_alive()  # asked first: its last message may come just before it ends
             try:
                 if self._connection.poll(max(left, 0.0)):
-                    message = self._connection.recv_bytes()
+                    if deadline is None:
+                        message = self._connection.recv_bytes()
+                    else:  # its end may never come
+                        message = call_within(deadline - time.monotonic(), self._connection.recv_bytes)
                     break
+            except DeadlineExceededError:  # which is an OSError
+                raise
             except (EOFError, OSError, ValueError):
                 raise self._ended() from None
             if deadline is not None and time.monotonic() >= deadline:
@@ -340,25 +356,19 @@ class _Worker:
         self._is_closed = True
         _kill(self._process)
         _living.discard(self)
-        with self._lock:
-            self._connection.close()
+        with self._closing:
+            if not self._connection.closed:
+                _shut(self._connection)  # whoever writes keeps the lock
+                with self._lock:
+                    self._connection.close()
 
     def forget(self) -> None:
         """Close this process's copy of the connection; after a fork."""
         self._connection.close()
 
-    def _exit_code(self) -> int | None:
-        """Wait for its exit code; `None` where it lives on or nobody knows it."""
-        # Whoever uses `multiprocessing` in this process may take the exit status of all its children, and
-        # `join` then returns before there is a code (Python 3.11 and loky 3.7.0).
-        until = time.monotonic() + _EXIT_SECONDS
-        while (code := self._process.exitcode) is None and time.monotonic() < until:
-            time.sleep(0.005)
-        return code
-
     def _ended(self) -> ToldError:
         """Say how its process ended."""
-        code = self._exit_code()
+        code = _exit_code(self._process)
         if self._is_closed:
             return ToldError("was ended, since what it belongs to was closed")
         if code is None:
@@ -378,7 +388,28 @@ def _kill(process: Any) -> None:
                 os.kill(pid, signal.SIGKILL)
     else:
         process.terminate()
-    process.join(5.0)
+    # `join` alone would wait for processes that were forked there too (loky 3.7.0), and the exit code alone
+    # for ever where something else takes it.
+    until = time.monotonic() + _EXIT_SECONDS
+    while process.exitcode is None and time.monotonic() < until and not wait([process.sentinel], 0.005):
+        pass
+
+
+def _exit_code(process: Any) -> int | None:
+    """Wait for its exit code; `None` where it lives on or nobody knows it."""
+    # Whoever uses `multiprocessing` in this process may take the exit status of all its children, and
+    # `join` then returns before there is a code (Python 3.11 and loky 3.7.0).
+    until = time.monotonic() + _EXIT_SECONDS
+    while (code := process.exitcode) is None and time.monotonic() < until:
+        time.sleep(0.005)
+    return code
+
+
+def _shut(connection: Any) -> None:
+    """Wake the threads that read or write there: a process that was forked there may keep the other end."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as shared:
+            shared.shutdown(socket.SHUT_RDWR)
 
 
 def _signal_name(number: int) -> str:

@@ -1,11 +1,15 @@
 """Metrics and runs that are called in worker processes, in the real targets."""
 
 import asyncio
+import contextlib
 import copy
 import ctypes
 import multiprocessing
 import os
+import pickle
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -212,6 +216,51 @@ def test_what_hangs_is_killed_with_what_it_has_started(isolated, tmp_path):
     pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
     assert len(pids) == 2
     assert all(is_gone(pid) for pid in pids)
+
+
+def write_into_the_connection(*parts):
+    for descriptor in range(3, 100):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
+            connection.sendall(b"".join(parts))
+
+
+def write_half_a_message():
+    write_into_the_connection(struct.pack("!i", 1_000_000), b"half")
+    time.sleep(600)
+
+
+def test_a_time_out_holds_for_half_a_message(isolated):
+    metric = isolated(lambda input, output: write_half_a_message(), timeout=1)
+    assert isinstance(metric.score_case({}, "a").error, MetricTimeoutError)
+
+
+def test_a_time_out_holds_for_a_large_input_that_nobody_reads(isolated):
+    def keep_the_lock():
+        time.sleep(0.2)
+        ctypes.PyDLL(None).sleep(600)
+
+    def score(input, output):
+        if output == "first":
+            threading.Thread(target=keep_the_lock, daemon=True).start()
+        return RIGHT
+
+    metric = isolated(score, timeout=1.5, memo=None)
+    assert metric.score_case({}, "first").error is None
+    time.sleep(0.5)  # by then, the worker reads nothing more
+    assert isinstance(metric.score_case({}, "x" * 2_000_000).error, MetricTimeoutError)
+    assert metric.score_case({}, "next").error is None
+
+
+def test_what_is_no_answer_fails_its_case_alone(isolated):
+    def score(input, output):
+        if output == "bad":
+            message = pickle.dumps(5)
+            write_into_the_connection(struct.pack("!i", len(message)), message)
+        return RIGHT
+
+    metric = isolated(score, memo=None)
+    assert "wrote into the connection of its process: 5 (int)" in metric.score_case({}, "bad").feedback
+    assert metric.score_case({}, "good").error is None
 
 
 def test_a_metric_that_always_crashes_stops_the_run():
@@ -594,7 +643,7 @@ class Program(dspy.Module):
         return dspy.Prediction(answer=question)
 
 def score(input, output, expected=None):
-    print("pid", os.getpid(), flush=True)
+    os.write(1, f"pid {os.getpid()}\\n".encode())  # in one piece, whatever PYTHONUNBUFFERED says
     return sum(range(10**15)), {}
 
 data = [dspy.Example(question="q", answer="a").with_inputs("question") for _ in range(8)]
