@@ -64,7 +64,6 @@ class ScoreStore:
         self._metric = ""  # its fingerprint
         self._models: tuple[tuple[Any, ...], bytes] | None = None  # those asked last, and their digest
         self._opened: _Opened | None = None
-        self._opening = threading.Lock()
         self._first = 0  # databases before this one are damaged
         self._off = False
         self._warned: set[str] = set()
@@ -121,22 +120,21 @@ class ScoreStore:
 
     def _database(self) -> "_Opened | None":
         opened = self._opened
-        if opened is None or opened.process != os.getpid():  # no connection may cross a fork
-            if opened is not None and opened.process != os.getpid():
-                self._opening = threading.Lock()  # which another thread may have held when it was forked
-            with self._opening:
-                if self._opened is opened:
-                    self._metric = self._metric or fingerprint(cast("Any", self._judge()))
+        if opened is None:
+            metric = self._metric or fingerprint(cast("Any", self._judge()))
+            with _opening:
+                if self._opened is None:
+                    self._metric = metric
                     number = max(self._first, *(_number(path) for path in self._folder.glob(_file("*"))), 0)
                     opened = _Opened(self._folder / _file(number or ""), number)
-                    self._off = opened.row(self._metric, _MEASURES) is not None
+                    self._off = opened.row(metric, _MEASURES) is not None
                     self._opened = opened
         return None if self._off else self._opened
 
     def _begin_another(self, error: sqlite3.Error) -> None:
         # Under another name: other processes may have it open, and SQLite finds what belongs to a database by
         # its name.
-        with self._opening:
+        with _opening:
             damaged, self._opened = self._opened, None
             highest = max((_number(path) for path in self._folder.glob(_file("*"))), default=0)
             self._first = 1 + (highest if damaged is None else damaged.number)
@@ -192,27 +190,46 @@ def _is_damage(error: sqlite3.Error) -> bool:
     )
 
 
+# Held while a database is opened for the first time, and while this process forks.
+_opening = threading.Lock()
+
+
 class _Opened:
     """An open database, for the threads of one process."""
 
     def __init__(self, path: Path, number: int) -> None:
-        self.process = os.getpid()
         self.number = number
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        self._path = path
         self._kept = 0
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Without transactions but for the one of each statement.
-        self._connection = sqlite3.connect(
-            path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
-        try:
-            if not self._is_ours():
-                self._make()
-            # What is written down outlasts the process at once, and a power cut a little later.
-            self._connection.execute("PRAGMA synchronous = NORMAL")
-        except BaseException:
-            self._connection.close()
-            raise
+        self._connected: sqlite3.Connection | None = None
+        self._connection  # noqa: B018  # raises here
+        _all_opened.add(self)
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        """The connection, made anew after a fork."""
+        if self._connected is None:
+            # Without transactions but for the one of each statement.
+            self._connected = sqlite3.connect(
+                self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                if not self._is_ours():
+                    self._make()
+                # What is written down outlasts the process at once, and a power cut a little later.
+                self._connected.execute("PRAGMA synchronous = NORMAL")
+            except BaseException:
+                self.close()
+                raise
+        return self._connected
+
+    def close(self) -> None:
+        """Close the connection until it is needed again; needs the lock."""
+        connection, self._connected = self._connected, None
+        if connection is not None:
+            connection.close()
 
     def _make(self) -> None:
         self._check_empty()  # before anything is changed
@@ -251,13 +268,13 @@ class _Opened:
         return (application, schema) == (_APPLICATION, _SCHEMA)
 
     def row(self, metric: str, key: bytes) -> tuple[Any, Any] | None:
-        with self._lock:
+        with self.lock:
             return self._connection.execute(
                 "SELECT score, digest FROM judgement WHERE metric = ? AND key = ?", (metric, key)
             ).fetchone()
 
     def keep(self, metric: str, key: bytes, text: str) -> None:
-        with self._lock:
+        with self.lock:
             self._connection.execute(
                 "INSERT OR REPLACE INTO judgement (metric, key, score, digest) VALUES (?, ?, ?, ?)",
                 (metric, key, text, _digest(metric, key, text)),
@@ -269,9 +286,34 @@ class _Opened:
             self._kept += 1
 
     def forget(self, metric: str) -> None:
-        with self._lock:
+        with self.lock:
             self._connection.execute("DELETE FROM judgement WHERE metric = ?", (metric,))
         self.keep(metric, _MEASURES, "")
+
+
+# No connection may cross a fork: the child would count locks as its own that only the parent has, and wait
+# for ever where a thread of the parent was at work.
+_all_opened: "weakref.WeakSet[_Opened]" = weakref.WeakSet()
+_held: list[_Opened] = []
+
+
+def _close_all() -> None:
+    _opening.acquire()
+    for opened in list(_all_opened):
+        opened.lock.acquire()
+        _held.append(opened)
+        with contextlib.suppress(sqlite3.Error):
+            opened.close()
+
+
+def _go_on() -> None:
+    while _held:
+        _held.pop().lock.release()
+    _opening.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_close_all, after_in_parent=_go_on, after_in_child=_go_on)
 
 
 def _digest(metric: str, key: bytes, text: Any) -> bytes:

@@ -321,6 +321,39 @@ def test_a_forked_process_opens_the_folder_itself(tmp_path):
     assert sorted((tmp_path / "calls").read_text().split()) == ["1", "2", "3"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="looks at the open files in /proc")
+def test_no_connection_crosses_a_fork_though_threads_are_at_work(tmp_path):
+    body = """
+        import glob, os, threading
+
+        def work(thread):
+            for n in range(200):
+                metric.score_case({"n": 200 * thread + n}, "a")
+
+        metric.score_case({"n": 0}, "a")
+        threads = [threading.Thread(target=work, args=(thread,)) for thread in (1, 2)]
+        for thread in threads:
+            thread.start()
+        for fork in range(10):
+            child = os.fork()
+            if child == 0:
+                open_files = map(os.path.realpath, glob.glob("/proc/self/fd/*"))
+                crossed = any(".sqlite3" in file for file in open_files)
+                metric.score_case({"n": 990 + fork}, "a")
+                os._exit(crossed)
+            assert os.waitpid(child, 0)[1] == 0
+        for thread in threads:
+            thread.join()
+        again = Metric(score, memo="content", memo_dir=sys.argv[1])
+        for fork in range(10):
+            again.score_case({"n": 990 + fork}, "a")
+        assert again.calls == 0
+    """
+    process = script(tmp_path, body)
+    _, said = process.communicate(timeout=120)
+    assert (process.returncode, said) == (0, "")
+
+
 # --- a run that is killed -----------------------------------------------------------------------------------
 
 RUN = """
