@@ -10,11 +10,12 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import quote, quote_plus
 
 __all__ = ["hide_keys_of", "redacted"]
 
 _LEAST_CHARS = 8
-_MOST_MODELS_KEYS = 64
+_MOST_MODELS_KEYS = 400  # in all ways in which they may be written
 
 
 def redacted(text: str) -> str:
@@ -99,7 +100,9 @@ def _credentials(values: Mapping[str, str]) -> Iterator[_Known]:
         if (_STRONG_NAME.search(upper) and _could_be_one(value)) or (
             _NAME.search(upper) and _looks_random(value)
         ):
-            written = {value, repr(value)[1:-1], json.dumps(value)[1:-1]}  # as it stands in data
+            in_json = json.dumps(value)[1:-1]
+            written = {value, repr(value)[1:-1], in_json, json.dumps(in_json)[1:-1]}  # as it stands in data
+            written |= {quote(value), quote(value, safe=""), quote_plus(value)}  # and in addresses
             yield from (_Known(form, name) for form in written)
 
 
@@ -185,7 +188,11 @@ def _is_one(found: re.Match[str], lower: str) -> bool:
         return not _PLACEHOLDER.fullmatch(value)
     if kind == "shape":
         return _MIXED.search(value) is not None
-    if found.re in _STRONG.values() or _STRENGTHENING.search(lower, max(found.start() - 9, 0), found.start()):
+    if (
+        kind == "option"
+        or found.re in _STRONG.values()
+        or _STRENGTHENING.search(lower, max(found.start() - 9, 0), found.start())
+    ):
         return _could_be_one(value)
     begins = found.start() == 0 or not lower[found.start() - 1].isalpha()  # "monkey" is no key
     return begins and _looks_random(value)
@@ -193,13 +200,15 @@ def _is_one(found: re.Match[str], lower: str) -> bool:
 
 _PLACEHOLDER = re.compile(r"[*.•_x-]+|\$\{?[A-Z_]+\}?|\{+[\w.!:-]*\}+|%\(?\w*\)?s|\[hidden\]")
 # Before a key, a token or a secret.
-_STRENGTHENING = re.compile(r"(?:api[ _-]?|(?:access|auth|client|private|refresh|secret|session)[_-]?)$")
+_STRENGTHENING = re.compile(
+    r"(?:api[ _-]?|(?:access|account|auth|client|private|refresh|secret|session)[_-]?)$"
+)
 
 _AFTER_NAME = (
     r"""s?(?:[_-][a-z]{1,12})?(?: provided)?\\*["']?\s{0,4}[=:]\s{0,4}(?:(?:bearer|basic|token)\s{1,4})?"""
 )
 _VALUE = (
-    r"""(?:\\*"(?P<double>[^"\n]{4,1000}?)(?=\\*"|\n|\Z)|\\*'(?P<single>[^'\n]{4,1000}?)(?=\\*'|\n|\Z)"""
+    r"""(?:b?\\*"(?P<double>[^"\n]{4,1000}?)(?=\\*"|\n|\Z)|b?\\*'(?P<single>[^'\n]{4,1000}?)(?=\\*'|\n|\Z)"""
     r"""|(?P<bare>[^\s"'`,;&<>(){}\[\]\\]{6,500}+)(?![(\[]))"""
 )
 
@@ -214,6 +223,18 @@ def _shape(shape: str) -> re.Pattern[str]:
 
 _SCHEME = re.compile(r"(?:bearer|basic)\s{1,4}(?P<scheme>[\w.~+/=-]{8,}+)", re.IGNORECASE)
 _STRONG = {name: _named(name) for name in ("password", "passwd", "passphrase", "authorization")}
+
+# An argument of a command, by itself or in a list of them.
+_OPTIONS = {
+    f"--{name}": re.compile(
+        rf"""--{name}s?(?:\s{{1,4}}|["'],\s{{0,4}}["'])(?P<option>[^\s"'`,;-][^\s"'`,;]{{5,500}}+)""",
+        re.IGNORECASE,
+    )
+    for name in (
+        *("password", "passwd", "passphrase", "secret", "token"),
+        *(f"{kind}-{name}" for kind in ("access", "api", "auth", "secret") for name in ("key", "token")),
+    )
+}
 
 _NAMED = _STRONG | {name: _named(name) for name in ("key", "token", "secret", "credential", "pwd")}
 
@@ -236,6 +257,7 @@ _BY_NEED: dict[str, dict[str, re.Pattern[str]]] = {
         "sg.": _shape(r"SG\.[\w-]{16,}+\.[\w-]{16,}+"),
     },
     "-": {
+        **_OPTIONS,
         "-----begin": re.compile(
             r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----.*?(?:-----END [A-Z ]{0,40}PRIVATE KEY-----|\Z)",
             re.DOTALL,

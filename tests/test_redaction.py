@@ -4,6 +4,7 @@ import json
 import logging
 import pickle
 import string
+from urllib.parse import quote, quote_plus, urlencode
 
 import dspy
 import pytest
@@ -62,6 +63,10 @@ PLACES = st.sampled_from(
         "postgresql+psycopg://me:{}@localhost:5432/db",
         "Incorrect API key provided: {}. You can find yours in the settings.",
         "x-api-key: {}",
+        "login(password=b'{}')",
+        "AccountKey={};EndpointSuffix=core.windows.net",
+        "curl --api-key {} --silent",
+        "Command '['curl', '--token', '{}']' returned non-zero exit status 22.",
     ]
 )
 
@@ -96,13 +101,24 @@ def test_what_a_text_calls_a_credential_never_shows(secret, place):
     secret=st.text(string.ascii_letters + string.digits + "-_.+/=!#%'\"\\", min_size=8, max_size=40).map(
         lambda text: f"{text}9aZ4kQ7xB2"
     ),
-    written=st.sampled_from([str, repr, json.dumps, lambda value: f"<{value}>"]),
+    written=st.sampled_from(
+        [
+            str,
+            repr,
+            json.dumps,
+            quote,
+            quote_plus,
+            lambda value: json.dumps(json.dumps(value)),
+            lambda value: urlencode({"of": value}),
+            lambda value: f"<{value}>",
+        ]
+    ),
 )
 def test_a_credential_of_the_environment_never_shows(monkeypatch, name, secret, written):
     with monkeypatch.context() as patch:
         patch.setenv(name, secret)
         shown = redacted(f"sent {written(secret)} there")
-        assert secret not in shown
+        assert secret[-10:] not in shown
         assert f"[hidden: {name}]" in shown
     assert name not in redacted(f"sent {written(secret)} there")  # no longer in the environment
 
@@ -141,6 +157,7 @@ ORDINARY = [
     "The risk-assessment-of-2024-03-01-final is no sk-learn-compatible-estimators-list.",
     "commit 9f8e7d6c5b4a39281706f5e4d3c2b1a098765432 broke 3e1b7c9a-52d4-4f0e-9b66-0a1d2c3e4f50",
     "Authorization: required. The monkey=abcdef1234567 and the turkey: a1b2c3d4e5",
+    "Run it with --password PASSWORD or --token <token>, --api-key your-key, --max-tokens 100000.",
     "İstanbul: the KEY of it, tokens=4096, max_tokens: 100000",
 ]
 
