@@ -2,13 +2,14 @@
 
 import json
 import math
+import operator
 import reprlib
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from numbers import Real
 from typing import Any, NamedTuple, TypeGuard, cast
 
-from .copies import protected
+from .copies import kind_of, protected
 from .errors import MetricError, MetricReturnError
 from .redaction import redacted
 
@@ -203,9 +204,42 @@ def _beside_feedback(
 
 def _own(item: Any) -> Any:
     """Make further information independent of the metric, which may fill the same list again."""
-    if isinstance(item, str) and not item.startswith("data:image/"):  # of which a part shows nothing
+    if isinstance(item, str) and not item.startswith(_IMAGE):  # of which a part shows nothing
         return clean_text(item, _MAX_INFO_CHARS)
-    return protected(item)
+    own = protected(item)
+    if own is item:  # a number, or nested too deeply to be copied
+        return own
+    try:
+        return _hidden(own, {})
+    except RecursionError:
+        return own
+
+
+_IMAGE = "data:image/"
+
+
+def _hidden(value: Any, known: dict[int, tuple[Any, Any]]) -> Any:
+    """Hide credentials in what is nested; changes dicts and lists in place."""
+    kind = kind_of(value)
+    if kind is str:
+        return value if value.startswith(_IMAGE) else redacted(value)
+    if kind not in (dict, list, tuple, set):
+        return value
+    if id(value) in known:
+        return known[id(value)][1]
+    known[id(value)] = value, value  # before its items, of which one may be the value itself
+    if kind is dict:
+        pairs = [(_hidden(key, known), _hidden(item, known)) for key, item in value.items()]
+        value.clear()
+        value.update(pairs)
+        return value
+    items: list[Any] = [_hidden(item, known) for item in value]
+    if kind is list:
+        value[:] = items
+        return value
+    if any(map(operator.is_not, items, value)):
+        known[id(value)] = value, kind(items)
+    return known[id(value)][1]
 
 
 def clean_text(text: str, limit: int | None = None) -> str:

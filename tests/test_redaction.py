@@ -233,6 +233,33 @@ def test_a_feedback_and_what_is_beside_it_show_no_key(key):
     assert "It was [hidden]" in score.text("predict")
 
 
+def test_nothing_that_is_nested_in_further_information_keeps_a_key(key):
+    kept = [key, {"headers": ("Authorization", f"Bearer {key}"), key: {key}}, 1, "data:image/png;base64,aaaa"]
+    kept.append(kept)
+
+    def score(input, output):
+        return 0.5, {"feedback": "Half right.", "request": kept, "plain": {"key": [key]}}
+
+    info = Metric(score).score_case({}, "a").info
+    hidden = "[hidden: SERVICE_API_KEY]"
+    assert info["plain"] == {"key": [hidden]}
+    assert info["request"][:4] == [
+        hidden,
+        {"headers": ("Authorization", f"Bearer {hidden}"), hidden: {hidden}},
+        1,
+        "data:image/png;base64,aaaa",
+    ]
+    assert info["request"][4] is info["request"]
+    assert kept[0] == key  # the metric's own is as it was
+
+
+def test_the_memory_on_disk_holds_no_key(key, tmp_path):
+    metric = Metric(lambda input, output: leaking(input, output), memo="content", memo_dir=tmp_path)
+    assert metric.score_case({}, "a").error is None
+    for file in tmp_path.iterdir():
+        assert clean(file.read_bytes().decode("latin-1"))
+
+
 def test_a_failure_shows_no_key(key, caplog):
     metric = Metric(raising)
     score = metric.score_case({"question": f"Is {KEY} right?", "long": "." * 50 + KEY + "." * 90}, "a")
