@@ -34,6 +34,7 @@ _MOST_ROWS = 50_000
 _MOST_CHARS = 20_000
 _TRIMMED_EVERY = 500
 _BUSY_SECONDS = 2.0
+_STILL_BUSY_SECONDS = 0.05  # after one that waited in vain
 
 _APPLICATION = 0x534B594E  # tells this package's databases from others
 _SCHEMA = 1
@@ -202,6 +203,7 @@ class _Opened:
         self.lock = threading.Lock()
         self._path = path
         self._kept = 0
+        self._patience = _BUSY_SECONDS
         path.parent.mkdir(parents=True, exist_ok=True)
         self._connected: sqlite3.Connection | None = None
         self._connection  # noqa: B018  # raises here
@@ -213,7 +215,7 @@ class _Opened:
         if self._connected is None:
             # Without transactions but for the one of each statement.
             self._connected = sqlite3.connect(
-                self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+                self._path, timeout=self._patience, isolation_level=None, check_same_thread=False
             )
             try:
                 if not self._is_ours():
@@ -267,6 +269,12 @@ class _Opened:
         )
         return (application, schema) == (_APPLICATION, _SCHEMA)
 
+    def _wait_at_most(self, seconds: float) -> None:
+        """Say how long a call waits for a lock: who keeps one for long must not hold up each judgement."""
+        if seconds != self._patience:
+            self._patience = seconds
+            self._connection.execute(f"PRAGMA busy_timeout = {round(seconds * 1e3)}")
+
     def row(self, metric: str, key: bytes) -> tuple[Any, Any] | None:
         with self.lock:
             return self._connection.execute(
@@ -275,10 +283,15 @@ class _Opened:
 
     def keep(self, metric: str, key: bytes, text: str) -> None:
         with self.lock:
-            self._connection.execute(
-                "INSERT OR REPLACE INTO judgement (metric, key, score, digest) VALUES (?, ?, ?, ?)",
-                (metric, key, text, _digest(metric, key, text)),
-            )
+            try:
+                self._connection.execute(
+                    "INSERT OR REPLACE INTO judgement (metric, key, score, digest) VALUES (?, ?, ?, ?)",
+                    (metric, key, text, _digest(metric, key, text)),
+                )
+            except sqlite3.OperationalError:
+                self._wait_at_most(_STILL_BUSY_SECONDS)
+                raise
+            self._wait_at_most(_BUSY_SECONDS)
             if self._kept % _TRIMMED_EVERY == 0:
                 self._connection.execute(
                     "DELETE FROM judgement WHERE id <= (SELECT max(id) FROM judgement) - ?", (_MOST_ROWS,)

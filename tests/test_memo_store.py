@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import time
 from concurrent.futures import ThreadPoolExecutor
 from decimal import Decimal
 from pathlib import Path
@@ -301,6 +302,25 @@ def test_processes_share_a_folder_from_its_making_on(tmp_path):
     before = (tmp_path / "calls").read_text().count("\n")
     assert again.wait(60) == 0
     assert (tmp_path / "calls").read_text().count("\n") == before
+
+
+def test_a_lock_that_is_kept_holds_up_one_judgement_and_not_each(tmp_path, caplog):
+    judge = Judge()
+    metric = metric_of(judge, tmp_path, timeout=None)
+    assert metric.score_case({"n": 0}, "x").error is None
+    other = sqlite3.connect(file_in(tmp_path), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    begun = time.monotonic()
+    for n in range(1, 41):
+        assert metric.score_case({"n": n}, "x").error is None
+    assert time.monotonic() - begun < 60  # of 2 s each it would be 80
+    assert caplog.text.count("cannot be used now (database is locked)") == 1
+    other.execute("ROLLBACK")
+    other.close()
+    metric.score_case({"n": 41}, "x")
+    again = metric_of(Judge(), tmp_path)
+    assert again.score_case({"n": 41}, "x").error is None
+    assert again.calls == 0
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
