@@ -251,11 +251,13 @@ class _Worker:
                 if _is_over:
                     raise ToldError("was not called, since Python is ending")
                 self._connection, there = context.Pipe()
+                life, self._life = context.Pipe(duplex=False)  # nothing is sent; it ends with this process
                 # Empty, as loky adds to the whole environment; the worker then takes them out.
-                self._process = context.Process(target=serve, args=(there,), env=hidden)
+                self._process = context.Process(target=serve, args=(there, life), env=hidden)
                 self._process.start()
                 _living.add(self)
                 there.close()
+                life.close()
         except (OSError, AssertionError) as error:  # the latter in a daemonic process
             raise ToldError(f"was not called, since no process could be started for it: {error}") from error
         try:
@@ -361,10 +363,12 @@ class _Worker:
                 _shut(self._connection)  # whoever writes keeps the lock
                 with self._lock:
                     self._connection.close()
+                self._life.close()
 
     def forget(self) -> None:
         """Close this process's copy of the connection; after a fork."""
         self._connection.close()
+        self._life.close()
 
     def _ended(self) -> ToldError:
         """Say how its process ended."""

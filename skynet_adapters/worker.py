@@ -242,15 +242,18 @@ def _said(error: BaseException) -> str:
 # --- the process ----------------------------------------------------------------------------------
 
 
-def serve(connection: Connection) -> None:
+def serve(connection: Connection, life: Connection) -> None:
     """Load a function, and call it as often as the parent asks, until it closes the connection.
 
     Args:
         connection: To the parent.
+        life: Its other end is open for as long as the parent lives.
     """
     if hasattr(os, "setsid"):
         # Ctrl-C in the terminal is for the parent alone; and what is started here ends with this process.
         os.setsid()
+    if sys.platform == "linux":
+        _end_with(life)
     for name in list(os.environ):
         if not passes_on(name):
             del os.environ[name]
@@ -264,6 +267,14 @@ def serve(connection: Connection) -> None:
         parent.give(outcome, work)
         if outcome.is_last:
             return
+
+
+def _end_with(life: Connection) -> None:
+    """Let the system end this process group when the parent has died; here C code may keep Python's lock."""
+    import fcntl  # there is none on Windows
+
+    fcntl.fcntl(life, fcntl.F_SETOWN, -os.getpid())
+    fcntl.fcntl(life, fcntl.F_SETFL, fcntl.fcntl(life, fcntl.F_GETFL) | os.O_ASYNC)  # SIGIO at its end
 
 
 def _loaded(parent: "_Parent") -> Work:

@@ -664,6 +664,31 @@ dspy.Evaluate(devset=data, metric=metric, num_threads=2, display_progress=False)
     assert all(is_gone(pid) for pid in pids)
 
 
+@only_linux
+def test_nothing_outlives_a_process_that_is_killed_though_c_code_keeps_the_lock(tmp_path):
+    running = script(
+        tmp_path,
+        """
+import os
+import subprocess
+from skynet_adapters import Metric
+
+def score(input, output, expected=None):
+    child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    os.write(1, f"{os.getpid()} {child.pid}\\n".encode())
+    return sum(range(10**15)), {}
+
+Metric(score, isolation="process", timeout=600).score_case({}, "a")
+""",
+    )
+    pids = [int(pid) for pid in running.stdout.readline().split()]
+    assert len(pids) == 2
+    running.kill()
+    running.wait()
+    running.stdout.close()
+    assert all(is_gone(pid) for pid in pids)
+
+
 # --- optimisers -----------------------------------------------------------------------------------
 
 CASES = [Case(str(number), {"n": number}, {"label": f"L{number}"}) for number in range(8)]
