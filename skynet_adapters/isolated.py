@@ -107,6 +107,8 @@ class Processes:
             try:
                 called = worker.call(message, seconds)
                 is_fit = not called.outcome.is_last
+            except ToldError as error:  # C code may end where it gets no memory
+                raise ToldError(self.with_limit(Outcome(is_last=True), str(error))) from None
             finally:
                 self._busy.discard(worker)
                 if not (is_fit and self._kept(worker, ends)):

@@ -61,6 +61,10 @@ class Work(Protocol):
         """Call it."""
         ...
 
+    def not_called(self, why: str, is_last: bool) -> Outcome:
+        """Say that what it was given cannot be read."""
+        ...
+
     def not_sent(self, why: str) -> Outcome:
         """Say that what it gave cannot be sent to the parent."""
         ...
@@ -90,6 +94,10 @@ class ScoreWork:
             fault = what + hint(error, what, input, expected)
             return Outcome(fault=fault, is_last=isinstance(error, MemoryError))
         return Outcome(returned)
+
+    def not_called(self, why: str, is_last: bool) -> Outcome:
+        """Say it of a case."""
+        return Outcome(fault=f"was not called: what it is given cannot be read: {why}", is_last=is_last)
 
     def not_sent(self, why: str) -> Outcome:
         """Say it of what the metric returned."""
@@ -129,6 +137,11 @@ class RunWork:
             return Outcome(error=MetricBroken(*error.args))
         except KeyboardInterrupt as error:  # no Ctrl-C comes here, so it is the function's own
             return Outcome(Ran(None, f"It raised {told(error, self._run)}."))
+
+    def not_called(self, why: str, is_last: bool) -> Outcome:
+        """Say it of a case."""
+        fault = f"It was not called: what it is given cannot be read: {why}."
+        return Outcome(Ran(None, fault), is_last=is_last)
 
     def not_sent(self, why: str) -> Outcome:
         """Say it of the output."""
@@ -236,7 +249,7 @@ def _fault(value: Any) -> Exception | None:
 
 
 def _said(error: BaseException) -> str:
-    return clean_text(f"{type(error).__name__}: {error}", 1_000).rstrip(".")
+    return clean_text(f"{type(error).__name__}: {error}", 1_000).rstrip(".: ")
 
 
 # --- the process ----------------------------------------------------------------------------------
@@ -306,7 +319,7 @@ def _outcome(work: Work, parent: "_Parent") -> Outcome:
     try:
         given, (judged,) = pickle.loads(message)
     except BaseException as error:
-        return work.not_sent(f"what it was given cannot be read there: {_said(error)}")
+        return work.not_called(f"{_said(error)} (in a process of its own)", isinstance(error, MemoryError))
     token = measure.begin_judging(parent, *judged) if judged is not None else None
     outcome = work(*given)
     if token is not None:

@@ -199,6 +199,16 @@ def test_a_memory_bomb_gets_a_memory_error_and_the_next_case_a_fresh_process(iso
     assert after.feedback != before
 
 
+@only_linux
+@pytest.mark.parametrize("megabytes", [250, 600])
+def test_an_input_that_does_not_fit_into_the_memory_says_the_limit(isolated, megabytes):
+    metric = isolated(lambda input, output: RIGHT, memory_limit_mb=400, memo=None)
+    assert metric.score_case({}, "fine").value == 1.0
+    text = metric.score_case({}, "x" * (megabytes * 2**20)).feedback
+    assert "its process may take 400 MB more than at its start" in text
+    assert metric.score_case({}, "fine").value == 1.0
+
+
 def test_what_hangs_is_killed_with_what_it_has_started(isolated, tmp_path):
     def score(input, output, expected=None):
         if output != "hang":
@@ -415,6 +425,25 @@ def test_what_cannot_travel_is_named(isolated):
     assert "no pickling input['client'], a lock: TypeError: cannot pickle" in said
     assert "no pickling output, a lock" in metric.score_case({}, lock).feedback
     assert metric.score_case({}, "fine").value == 1.0
+
+
+class Unreadable:
+    def __reduce__(self):
+        return int, ("no number",)
+
+
+def test_what_cannot_be_read_there_is_no_fault_of_what_is_returned(isolated):
+    metric = isolated(dangerous(), memo=None)
+    judged = metric.score_case({"text": Unreadable()}, "fine")
+    assert type(judged.error) is MetricError
+    assert "was not called: what it is given cannot be read: ValueError: invalid literal" in judged.feedback
+    assert metric.score_case({}, "fine").value == 1.0
+    options = {"artifact": "a", "run_isolation": "process"}
+    with as_gepa_adapter(dangerous(), lambda artifact, input: "fine", **options) as adapter:
+        cases = [Case("a", {"text": Unreadable()}), Case("b", {"text": "b"})]
+        adapter.evaluate(cases, adapter.seed_candidate)
+        [failure] = adapter.metric.failures
+    assert "It was not called: what it is given cannot be read: ValueError" in failure.text
 
 
 def test_functions_made_at_run_time_work(isolated):
