@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import importlib
+import math
 import sys
 import threading
 import time
@@ -68,8 +69,10 @@ def answered() -> Answered | None:
 
 def first_seconds(key: str) -> float | None:
     """Give how long the answer took that DSPy's cache keeps for this request; `None`: not known."""
-    seconds = dspy.cache.get(_beside(key))
-    return seconds if isinstance(seconds, float) else None
+    seconds: Any = None
+    with contextlib.suppress(Exception):  # a disk that cannot be read must not cost an answer
+        seconds = dspy.cache.get(_beside(key))
+    return seconds if isinstance(seconds, float) and 0.0 <= seconds < math.inf else None
 
 
 def is_ready(lm: Any, call: Any) -> bool:
@@ -145,7 +148,8 @@ def _note(key: str | None, result: Any, begun: float) -> tuple[str, float] | Non
 
 def keep_seconds(key: str, seconds: float) -> None:
     """Keep how long an answer took, where `first_seconds` finds it."""
-    dspy.cache.put(_beside(key), seconds)
+    with contextlib.suppress(Exception):  # as above
+        dspy.cache.put(_beside(key), seconds)
 
 
 def _timed(execute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import math
+import sqlite3
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,7 @@ import dspy
 import gepa
 import pytest
 from dspy.clients import execution
+from dspy.clients.cache import Cache
 from dspy.utils.callback import BaseCallback
 
 from skynet_adapters import (
@@ -26,6 +28,7 @@ from skynet_adapters import (
     program_artifact,
     program_run,
 )
+from skynet_adapters.dspy_first_answers import first_seconds, keep_seconds
 from skynet_adapters.dspy_measuring import _Asked, _longest, _shares_a_thread
 from skynet_adapters.measure import observation, service_cost
 
@@ -615,6 +618,23 @@ def test_an_answer_that_was_cached_before_anybody_measured_has_the_time_of_the_f
     assert len(server.served) == seen.cached_calls == 1
     assert 300 <= seen.time_ms < 600
     assert seen.cost_usd == server.served[0].cost
+
+
+def test_a_cache_that_cannot_be_read_knows_no_first_times(tmp_path, monkeypatch):
+    cache = Cache(enable_disk_cache=True, enable_memory_cache=False, disk_cache_dir=str(tmp_path / "cache"))
+    monkeypatch.setattr(dspy, "cache", cache)
+    keep_seconds("a", 0.5)
+    assert first_seconds("a") == 0.5
+    for seconds in (math.nan, math.inf, -1.0):
+        keep_seconds("b", seconds)
+        assert first_seconds("b") is None
+    cache.disk_cache.close()
+    for file in (tmp_path / "cache").rglob("cache.db*"):
+        file.write_bytes(b"no database" * 1_000)
+    with pytest.raises(sqlite3.DatabaseError):
+        cache.get({"of": "something"})
+    assert first_seconds("a") is None
+    keep_seconds("a", 0.5)
 
 
 def test_a_baseline_outside_of_the_block_does_not_decide_which_program_wins():
