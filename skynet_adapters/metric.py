@@ -568,7 +568,7 @@ class Metric:
             return self._judged(input, output, expected), True
         try:
             return contents.get_or_compute(
-                key,
+                key if self._store is None else self._store.with_models(key),
                 functools.partial(self._judged_for_others, key, input, output, expected),
                 keep=lambda score: score.error is None,
                 wait=not _awaited.get() and not any(isolation.inside() for isolation in isolations),

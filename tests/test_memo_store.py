@@ -173,6 +173,24 @@ def test_another_model_has_judgements_of_its_own(tmp_path):
         set_models()
 
 
+def test_another_model_has_judgements_of_its_own_in_the_same_metric_too(tmp_path):
+    def score(input, output):
+        said = llm("How good is it?")
+        return float(said), {"feedback": f"The judge said {said}."}
+
+    def quarter(messages):
+        return "0.25"
+
+    def half(messages):
+        return "0.5"
+
+    metric = metric_of(score, tmp_path)
+    for judge, value in ((quarter, 0.25), (half, 0.5)) * 2:
+        with models(metric_lm=judge):
+            assert metric.score_case({}, "a").value == value
+    assert metric.calls == 2
+
+
 def test_the_model_that_is_set_for_dspy_counts_and_its_key_does_not(tmp_path):
     def calls(name, **settings):
         judge = Judge()
