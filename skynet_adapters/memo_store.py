@@ -314,22 +314,24 @@ class _Opened:
 # No connection may cross a fork: the child would count locks as its own that only the parent has, and wait
 # for ever where a thread of the parent was at work.
 _all_opened: "weakref.WeakSet[_Opened]" = weakref.WeakSet()
-_held: list[_Opened] = []
+_held: list[threading.Lock] = []
+# How long a fork waits for a thread that is at work; for ever it would where a signal comes in between.
+_FORK_SECONDS = 10.0
 
 
 def _close_all() -> None:
-    _opening.acquire()
+    if _opening.acquire(timeout=_FORK_SECONDS):
+        _held.append(_opening)
     for opened in list(_all_opened):
-        opened.lock.acquire()
-        _held.append(opened)
-        with contextlib.suppress(sqlite3.Error):
-            opened.close()
+        if opened.lock.acquire(timeout=_FORK_SECONDS):
+            _held.append(opened.lock)
+            with contextlib.suppress(sqlite3.Error):
+                opened.close()
 
 
 def _go_on() -> None:
     while _held:
-        _held.pop().lock.release()
-    _opening.release()
+        _held.pop().release()
 
 
 if hasattr(os, "register_at_fork"):
