@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from .deadline import DeadlineExceededError, wait_within
 from .errors import DefinitionError, MetricBroken
-from .function import told
+from .function import MOST_TOLD, told
 from .loaded import is_dspys
 from .measure import Observation
 from .score import shown
@@ -34,13 +34,16 @@ class Ran(NamedTuple):
     observation: Observation | None = None
 
 
-def attempt(run: object, call: Callable[[], Any], seconds: float | None) -> Ran:
+def attempt(
+    run: object, call: Callable[[], Any], seconds: float | None, most_chars: int | None = MOST_TOLD
+) -> Ran:
     """Call `run`; of what it raises only Ctrl-C and a broken metric pass.
 
     Args:
         run: The user's function, for its place in a traceback, and for what `None` means of it.
         call: Calls it, and raises `DeadlineExceededError` when that takes too long.
         seconds: What it may take in all; here it ends the wait for what is async.
+        most_chars: How much is told of an error; `None`: all.
 
     Returns:
         What became of it.
@@ -64,7 +67,7 @@ def attempt(run: object, call: Callable[[], Any], seconds: float | None) -> Ran:
     except DeadlineExceededError:
         return too_late(seconds or 0.0)
     except BaseException as error:  # SystemExit of one case must not end the run either
-        return Ran(_output_so_far(error), f"It raised {told(error, run)}.")
+        return Ran(_output_so_far(error), f"It raised {told(error, run, most_chars)}.")
     # A class of runs says so where `None` can be an answer, as of an optional field.
     if output is None and getattr(type(run), "none_is_an_output", False) is not True:
         return Ran(None, RETURNED_NOTHING)

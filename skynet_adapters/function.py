@@ -15,9 +15,22 @@ from typing import Any, cast
 from .errors import DefinitionError
 from .score import clean_text, shown
 
-__all__ = ["Ask", "ToldError", "caller", "function_name", "hint", "is_async", "told", "without_partials"]
+__all__ = [
+    "MOST_TOLD",
+    "Ask",
+    "ToldError",
+    "caller",
+    "function_name",
+    "hint",
+    "is_async",
+    "told",
+    "without_partials",
+]
 
 Ask = Callable[[Any, Any, Any], Any]  # (input, output, expected) -> what the user's function returns
+
+
+MOST_TOLD = 2_000  # characters of an error
 
 
 class ToldError(Exception):
@@ -142,7 +155,7 @@ def function_name(score: Any) -> str:
     return re.sub(r"\W+", "_", name).strip("_") or "metric"
 
 
-def told(error: BaseException, function: Any) -> str:
+def told(error: BaseException, function: Any, most_chars: int | None = MOST_TOLD) -> str:
     """Say what was raised, its message, and where in the user's own code it came from.
 
     Never raises: a broken message must not hide the fault that is being reported.
@@ -157,7 +170,7 @@ def told(error: BaseException, function: Any) -> str:
         where = _users_frame(error.__traceback__, function)
     except Exception:  # of a callable object whose attributes raise when they are read
         where = ""
-    return clean_text(f"{type(error).__name__}{': ' if said else ''}{said}{where}", 2_000)
+    return clean_text(f"{type(error).__name__}{': ' if said else ''}{said}{where}", most_chars)
 
 
 def _users_frame(trace: TracebackType | None, function: Any) -> str:

@@ -26,10 +26,10 @@ from . import measure
 from .attempt import Ran, too_late
 from .deadline import DeadlineExceededError, call_within, start
 from .errors import DefinitionError, MetricError
-from .function import ToldError
+from .function import MOST_TOLD, ToldError
 from .llm import llm
 from .measure import unmeasured
-from .score import shown
+from .score import clean_text, shown
 from .worker import CALL, MODEL_ANSWER, Outcome, RunWork, ScoreWork, Work, packed, passes_on, serve
 
 __all__ = ["Processes", "RunProcesses", "ScoreProcesses", "most_processes"]
@@ -40,6 +40,8 @@ _START_SECONDS = 120.0
 _LOOK_SECONDS = 0.2
 # Bytes that are written without a wait, since a worker has read all before.
 _SURELY_TAKEN = 4_000
+# Of a fault, with the words around what is told of an error.
+_MOST_CHARS = MOST_TOLD + 500
 # How long a worker may take to end after its connection has.
 _EXIT_SECONDS = 5.0
 
@@ -184,7 +186,8 @@ class ScoreProcesses:
         if outcome.error is not None:
             raise outcome.error
         if outcome.fault is not None:
-            raise ToldError(self._processes.with_limit(outcome, outcome.fault))
+            fault = clean_text(outcome.fault, _MOST_CHARS)
+            raise ToldError(self._processes.with_limit(outcome, fault))
         return outcome.value
 
 
@@ -216,7 +219,8 @@ class RunProcesses:
             raise called.outcome.error
         ran: Ran = called.outcome.value
         if ran.fault is not None:
-            ran = ran._replace(fault=f"{self._processes.with_limit(called.outcome, ran.fault).rstrip('.')}.")
+            fault = self._processes.with_limit(called.outcome, clean_text(ran.fault, _MOST_CHARS))
+            ran = ran._replace(fault=f"{fault.rstrip('.')}.")
         if called.asked:
             return ran._replace(observation=measured.observation())
         why = "run was called in a process of its own, and only what it asks by skynet.llm is seen from here"

@@ -90,7 +90,7 @@ class ScoreWork:
         except (MetricReturnError, ProgramFailedError, MetricBroken) as error:
             return Outcome(error=type(error)(*error.args))
         except BaseException as error:
-            what = f"raised {told(error, self._score)}"
+            what = f"raised {told(error, self._score, None)}"  # the parent cuts, which knows the keys
             fault = what + hint(error, what, input, expected)
             return Outcome(fault=fault, is_last=isinstance(error, MemoryError))
         return Outcome(returned)
@@ -132,7 +132,7 @@ class RunWork:
                 raise
 
         try:
-            return Outcome(attempt(self._run, run, None), is_last=bool(memory))
+            return Outcome(attempt(self._run, run, None, None), is_last=bool(memory))
         except MetricBroken as error:  # of a run inside this one
             return Outcome(error=MetricBroken(*error.args))
         except KeyboardInterrupt as error:  # no Ctrl-C comes here, so it is the function's own

@@ -4,6 +4,7 @@ import json
 import logging
 import pickle
 import string
+import sys
 from urllib.parse import quote, quote_plus, urlencode
 
 import dspy
@@ -273,6 +274,21 @@ def test_a_failure_shows_no_key(key, caplog):
     assert clean(caught.value)
     assert clean(caplog.text)
     assert "[hidden" in caplog.text
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="processes of their own are those of POSIX")
+def test_an_error_of_a_process_of_its_own_is_cut_after_its_keys_are_hidden(key):
+    def score(input, output):
+        raise ValueError("-" * input["before"] + key + "-" * 3_000)
+
+    metric = Metric(score, isolation="process", stop_after=None)
+    try:
+        for before in range(900, 1_500, 10):
+            text = metric.score_case({"before": before}, "a").feedback
+            assert "raised ValueError: ---" in text
+            assert not any(key[at : at + 5] in text for at in range(len(key) - 4))
+    finally:
+        metric.close()
 
 
 def test_a_source_line_with_a_key_in_it_is_not_shown():
