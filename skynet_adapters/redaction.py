@@ -15,6 +15,7 @@ from urllib.parse import quote, quote_plus
 __all__ = ["hide_keys_of", "redacted"]
 
 _LEAST_CHARS = 8
+_LEAST_CHARS_OF_A_KEY = 20
 _MOST_MODELS_KEYS = 400  # in all ways in which they may be written
 
 
@@ -194,8 +195,11 @@ def _is_one(found: re.Match[str], lower: str) -> bool:
         or _STRENGTHENING.search(lower, max(found.start() - 9, 0), found.start())
     ):
         return _could_be_one(value)
-    begins = found.start() == 0 or not lower[found.start() - 1].isalpha()  # "monkey" is no key
-    return begins and _looks_random(value)
+    before = lower[found.start() - 1 : found.start()]
+    if found.re in _OF_DATA.values():  # "expected key: 'X5J9K2Q8'" is what a task is about
+        is_long = len(value) >= _LEAST_CHARS_OF_A_KEY and not before.isalpha()
+        return (is_long or before in ("?", "&")) and _looks_random(value)
+    return not before.isalpha() and _looks_random(value)
 
 
 _PLACEHOLDER = re.compile(r"[*.•_x-]+|\$\{?[A-Z_]+\}?|\{+[\w.!:-]*\}+|%\(?\w*\)?s|\[hidden\]")
@@ -236,7 +240,9 @@ _OPTIONS = {
     )
 }
 
-_NAMED = _STRONG | {name: _named(name) for name in ("key", "token", "secret", "credential", "pwd")}
+# What data has too: by themselves they name a credential only before a long value, or in an address.
+_OF_DATA = {name: _named(name) for name in ("key", "token")}
+_NAMED = _STRONG | _OF_DATA | {name: _named(name) for name in ("secret", "credential", "pwd")}
 
 # What, in lower case, a credential begins with or follows that is known by what it looks like or is called;
 # by a sign that it needs too, so that most texts are looked through for a few of them only.
