@@ -13,6 +13,7 @@ from typing import Any, Protocol, Unpack, cast
 import dspy
 from dspy.teleprompt.bootstrap_trace import FailedPrediction
 
+from . import dspy_first_answers as first_answers
 from .dspy_examples import check_examples, from_examples, to_examples
 from .dspy_fields import BESIDE_THE_ANSWER, Fields, fields_of, input_and_labels, input_keys, reader
 from .dspy_isolation import cancel_queued_work
@@ -307,6 +308,7 @@ class _Judge:
         reflection_lm: Any,
     ) -> None:
         checked_models(metric_lm, reflection_lm)
+        first_answers.begin()
         self.metric = metric
         # A metric that was DSPy's reads what it likes of the prediction.
         self._output = _itself if output is None and isinstance(metric.score, DspyScore) else output
@@ -386,6 +388,7 @@ class _Judge:
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Say so when a judge's model stayed behind."""
         lost = state.pop("lost_metric_lm")
+        first_answers.begin()
         self.__dict__.update(state)
         if lost:
             self.metric.warn_once(

@@ -3,7 +3,7 @@
 
 Whether an answer is cached decides how long a call takes, and a cache outlives blocks and processes:
 without the first one's time, the program that is evaluated first would lose. So each real call is timed
-from the moment this module is loaded, measured or not. Callbacks would cost every user of a metric a
+from `begin` on, measured or not. Callbacks would cost every user of a metric a
 millisecond for each rollout, are lost where a program sets its own, and do not know DSPy's cache key.
 `execute` and `aexecute` are what every `dspy.BaseLM` calls, by looking them up anew (dspy 3.4.1).
 """
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import functools
 import importlib
+import logging
 import math
 import sys
 import threading
@@ -28,6 +29,7 @@ from dspy.clients.model_metadata import model_info
 __all__ = [
     "Answered",
     "answered",
+    "begin",
     "first_seconds",
     "forget",
     "is_ready",
@@ -35,6 +37,9 @@ __all__ = [
     "make_ready",
     "when_asked",
 ]
+
+
+_log = logging.getLogger("skynet_adapters")
 
 
 class Answered(NamedTuple):
@@ -69,9 +74,11 @@ def answered() -> Answered | None:
 
 def first_seconds(key: str) -> float | None:
     """Give how long the answer took that DSPy's cache keeps for this request; `None`: not known."""
-    seconds: Any = None
-    with contextlib.suppress(Exception):  # a disk that cannot be read must not cost an answer
+    try:
         seconds = dspy.cache.get(_beside(key))
+    except Exception as error:  # of a cache of the user's own
+        _log.debug("DSPy's cache did not tell how long an answer took: %r", error)
+        return None
     return seconds if isinstance(seconds, float) and 0.0 <= seconds < math.inf else None
 
 
@@ -148,8 +155,10 @@ def _note(key: str | None, result: Any, begun: float) -> tuple[str, float] | Non
 
 def keep_seconds(key: str, seconds: float) -> None:
     """Keep how long an answer took, where `first_seconds` finds it."""
-    with contextlib.suppress(Exception):  # as above
+    try:
         dspy.cache.put(_beside(key), seconds)
+    except Exception as error:  # the answer is paid, and must not be lost with it
+        _log.debug("DSPy's cache did not keep how long an answer took: %r", error)
 
 
 def _timed(execute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -180,5 +189,14 @@ def _timed_async(aexecute: Callable[[Any, Any], Any]) -> Callable[[Any, Any], An
     return timed
 
 
-execution.execute = _timed(execution.execute)
-execution.aexecute = _timed_async(execution.aexecute)
+_begun = False
+
+
+def begin() -> None:
+    """Time each real call from now on; for the first metric, and for whoever measures."""
+    global _begun
+    with _loading:
+        if not _begun:
+            execution.execute = _timed(execution.execute)
+            execution.aexecute = _timed_async(execution.aexecute)
+            _begun = True

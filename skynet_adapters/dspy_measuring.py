@@ -75,6 +75,7 @@ def measuring(*, prices: Prices | None = None) -> Generator[None]:
         '0 model calls.\n\nScore: 1'
     """
     outer, own = _active_meter(), _checked_prices(prices)
+    first_answers.begin()
     first_answers.make_ready()
     meter = _Meter({**(outer.prices if outer is not None else {}), **own})
     with _with_callback(meter):
@@ -787,6 +788,7 @@ def _recorded() -> Generator[_Span]:
         with meter.rollout() as span:
             yield span
         return
+    first_answers.begin()
     first_answers.make_ready()
     meter = _Meter({})
     with _with_callback(meter), meter.rollout() as span:
