@@ -427,7 +427,7 @@ class _Judge:
         kept: dict[str, Any] = {"rollout": rollout, "perfect": self._perfect, "again": again}
         if observation is None and self._metric_lm is None and self._reflection_lm is None:
             return metric.judge(input, output, expected, **kept)
-        with judging(), self._models():
+        with judging(metric.was_made_in_rollout), self._models():
             return metric.judge(input, output, expected, observation=observation, **kept)
 
     @contextlib.contextmanager

@@ -12,7 +12,7 @@ import dspy
 from dspy.dsp.utils.settings import thread_local_overrides
 from dspy.utils.parallelizer import ParallelExecutor
 
-from .dspy_measuring import INSIDE_METRIC
+from .dspy_measuring import APART, INSIDE_METRIC, apart_here, is_in_rollout
 from .dspy_models import NOT_THE_PROGRAMS, BilledCalls, model_of_modules, takes_messages
 from .llm import chosen_models
 from .metric import Metric, isolations
@@ -34,7 +34,7 @@ class _DspyIsolation:
         calls.bill = metric.bill
         overrides: Any = thread_local_overrides.get() | NOT_THE_PROGRAMS
         overrides["trace"], overrides["caller_modules"] = [], [calls]
-        overrides[INSIDE_METRIC] = metric.bill
+        overrides[INSIDE_METRIC], overrides[APART] = metric.bill, apart_here(metric.was_made_in_rollout)
         model = model_of_modules()
         if model is not None:
             overrides["lm"] = model
@@ -61,6 +61,9 @@ class _DspyIsolation:
 
     def inside(self) -> bool:
         return INSIDE_METRIC in thread_local_overrides.get()
+
+    def in_rollout(self) -> bool:
+        return is_in_rollout()
 
     def depth(self) -> int:
         return thread_local_overrides.get().get(self._DEPTH, 0)

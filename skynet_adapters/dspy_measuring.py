@@ -11,6 +11,7 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import sys
 import threading
 import time
 import uuid
@@ -28,18 +29,37 @@ from dspy.utils.callback_context import ACTIVE_CALL_ID
 
 from . import dspy_first_answers as first_answers
 from .errors import DefinitionError
-from .measure import ModelCall, Observation, forget_records, recorders, unmeasured
+from .measure import (
+    ModelCall,
+    Observation,
+    Prices,
+    forget_records,
+    observation_now,
+    recorders,
+    unmeasured,
+)
 from .score import shown
 
-__all__ = ["INSIDE_METRIC", "Prices", "judging", "measured", "measuring", "model_call", "program_asked"]
+__all__ = [
+    "APART",
+    "INSIDE_METRIC",
+    "Apart",
+    "apart_here",
+    "billed_call",
+    "is_in_rollout",
+    "judging",
+    "measured",
+    "measuring",
+    "program_asked",
+]
 
 _log = logging.getLogger("skynet_adapters")
 
-# US dollars per million tokens, (read, written), for each model.
-Prices = Mapping[str, tuple[float, float]]
-
-# The setting that marks what runs on behalf of a metric, and so belongs to no rollout.
+# The setting that marks what runs on behalf of a metric, and holds that metric's bill.
 INSIDE_METRIC = "skynet_adapters_inside_metric"
+# The setting that marks what belongs to no rollout: what a metric does that judges from outside. It holds
+# an `Apart`.
+APART = "skynet_adapters_apart"
 
 
 @contextlib.contextmanager
@@ -113,23 +133,92 @@ def measured(answer: object) -> Observation | None:
     return meter.of(answer)
 
 
+class Apart(NamedTuple):
+    """Says of what is called that it is no part of any rollout that these meters measure."""
+
+    meters: frozenset["_Meter"]
+    is_known: bool  # as who judges what was measured; else it may be a program's, in a thread without context
+
+
+_NOWHERE = Apart(frozenset(), is_known=False)
+
+
+def apart_here(is_programs: bool = False) -> Apart:
+    """Tell for which rollouts a metric that is called here judges from outside.
+
+    A metric that a program calls within its own rollout works for the program, which could else hide what
+    it asks. DSPy's `BestOfN` and `Refine` call their reward within a rollout too.
+
+    Args:
+        is_programs: The metric was made within a rollout, so that it is not one of theirs that was given
+            from outside.
+    """
+    mark, spans = _mark(), _open_here()
+    inside = {span.meter for span in spans} - mark.meters
+    if inside and (is_programs or not _is_reward_of_dspys()):
+        return mark
+    around = frozenset(inside.union(_active_meters(), mark.meters))
+    return Apart(around, bool(around) or mark.is_known or observation_now() is not None)
+
+
+def is_in_rollout() -> bool:
+    """Tell whether this is called from a rollout that is measured."""
+    return bool(_open_here())
+
+
+def _mark() -> Apart:
+    mark = thread_local_overrides.get().get(APART)
+    return mark if isinstance(mark, Apart) else _NOWHERE  # a program may set what it likes
+
+
+def _is_reward_of_dspys() -> bool:
+    """Tell whether `BestOfN` or `Refine` calls this, and not the module whose attempts they judge."""
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None and not any(frame.f_code is code for code in _CALLS_OF_MODULES):
+        if any(frame.f_code is code for code in _CALLERS_OF_REWARDS):
+            return True
+        frame = frame.f_back
+    return False
+
+
+_CALLERS_OF_REWARDS = (dspy.BestOfN.forward.__code__, dspy.Refine.forward.__code__)
+_CALLS_OF_MODULES = tuple(
+    cast("Any", call).__wrapped__.__code__ for call in (dspy.Module.__call__, dspy.Module.acall)
+)
+
+
 @contextlib.contextmanager
-def judging() -> Generator[None]:
-    """Keep the time of this block out of the rollout that it is in, if it is in one."""
-    meter, begun = _active_meter(), time.perf_counter()
-    span = None if meter is None else meter.open_spans.get(cast("str", ACTIVE_CALL_ID.get()))
+def judging(is_programs: bool = False) -> Generator[None]:
+    """Keep the time of this block out of the rollouts that it is in, where it judges from outside of them.
+
+    Args:
+        is_programs: As for `apart_here`.
+    """
+    spans = _open_here()
+    meters = apart_here(is_programs).meters if spans else ()
+    with _left_out([span for span in spans if span.meter in meters]):
+        yield
+
+
+@contextlib.contextmanager
+def _left_out(spans: "list[_Span]") -> Generator[None]:
+    begun = time.perf_counter()
     try:
         yield
     finally:
-        if span is not None:
-            span.leave_out(begun, time.perf_counter())
+        for span in spans:
+            for above in span.line():
+                above.leave_out(begun, time.perf_counter())
+
+
+def _active_meters() -> "list[_Meter]":
+    callbacks: Any = thread_local_overrides.get().get("callbacks")
+    return [one for one in callbacks or () if isinstance(one, _Meter) and not one.is_left_behind()]
 
 
 def _active_meter() -> "_Meter | None":
-    callbacks: Any = thread_local_overrides.get().get("callbacks")
-    if not callbacks:
-        return None
-    return next((one for one in reversed(callbacks) if isinstance(one, _Meter)), None)
+    active = _active_meters()
+    return active[-1] if active else None
 
 
 def _checked_prices(prices: Any) -> dict[str, tuple[float, float]]:
@@ -165,8 +254,20 @@ def _is_price(number: object) -> bool:
 # --- one call of a model ----------------------------------------------------------------------------
 
 
-def model_call(entry: Mapping[str, Any]) -> ModelCall:
-    """Read what a call took from its entry in a model's history.
+class _Reported(NamedTuple):
+    """What is reported of a call of a model, with the price that DSPy knows."""
+
+    call: ModelCall
+    response_model: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Give the names that a price may be given by."""
+        return self.call.model, self.call.model.partition("/")[2], self.response_model
+
+
+def billed_call(entry: Mapping[str, Any]) -> ModelCall:
+    """Read what a metric's own call took from its entry in a model's history.
 
     Args:
         entry: As DSPy writes it.
@@ -175,25 +276,21 @@ def model_call(entry: Mapping[str, Any]) -> ModelCall:
         The call; with the figures of the first real answer when it was cached, as far as the cache
         has kept them.
     """
+    active, reported = _active_meters(), _reported(entry)
+    if not active:
+        return reported.call
+    # A program's own prices, of a block that began within its rollout, are none of the metric's.
+    return next((one for one in reversed(active) if not one.within), active[0]).priced(reported)
+
+
+def _reported(entry: Mapping[str, Any]) -> _Reported:
     model, usage, cost = str(entry.get("model")), entry.get("usage") or {}, entry.get("cost")
     kept = _counts(entry.get("response"))
     # A hit is marked, or its entry has no usage while the answer itself has (dspy 3.4.1).
     cached = bool(getattr(entry.get("response"), "cache_hit", False)) or (not usage and kept != (None, None))
     read, written = kept if cached else _tokens(usage)
-    return ModelCall(model, cached, read, written, _priced(entry, read, written, cost))
-
-
-def _priced(entry: Mapping[str, Any], read: int | None, written: int | None, cost: Any) -> float | None:
-    meter = _active_meter()
-    prices = meter.prices if meter is not None else {}
-    model = str(entry.get("model"))
-    if meter is not None:
-        meter.asked_models.add(model)
-    for name in (model, model.partition("/")[2], str(entry.get("response_model"))):
-        if meter is not None and name in prices and read is not None and written is not None:
-            meter.used_prices.add(name)
-            return (read * prices[name][0] + written * prices[name][1]) / 1e6
-    return None if cost is None else float(cost)
+    call = ModelCall(model, cached, read, written, None if cost is None else float(cost))
+    return _Reported(call, str(entry.get("response_model")))
 
 
 def _counts(response: Any) -> tuple[int | None, int | None]:
@@ -223,7 +320,7 @@ class _First(NamedTuple):
     """What the first real answer to a request took."""
 
     seconds: float
-    call: ModelCall
+    reported: _Reported
 
 
 # What is not kept beside the answer in DSPy's cache: the tokens of one that reports none by itself, and
@@ -253,14 +350,14 @@ def _request_key(lm: Any, inputs: Mapping[str, Any]) -> str | None:
         return None
 
 
-def _first_of(key: str | None, seconds: float, call: ModelCall) -> _First | None:
+def _first_of(key: str | None, seconds: float, reported: _Reported) -> _First | None:
     """Remember a real answer as the first one, or find that of a cached answer."""
     if key is None:
         return None
-    if call.cached:
+    if reported.call.cached:
         kept, known = first_answers.first_seconds(key), _firsts.get(key)
-        return known if kept is None else _First(kept, call if known is None else known.call)
-    first = _firsts.setdefault(key, _First(seconds, call))
+        return known if kept is None else _First(kept, reported if known is None else known.reported)
+    first = _firsts.setdefault(key, _First(seconds, reported))
     while len(_firsts) > _MOST_FIRSTS:
         with contextlib.suppress(KeyError):  # another thread took it
             _firsts.popitem(last=False)
@@ -288,6 +385,27 @@ class _Asked:
         self.longer = 0.0  # how many seconds longer the first real answer took; -1: not known
 
 
+class _FunctionRun:
+    """One case of a function that is evaluated."""
+
+    calls = 0  # of modules and models, not counting those below them
+
+
+def _case_of_evaluation() -> int | None:
+    """Tell which case DSPy's `Evaluate` runs in this thread; 0: not known; `None`: it judges already.
+
+    It gives a case no id of its own (dspy 3.4.1), and a function that is evaluated does not tell where its
+    call begins and ends.
+    """
+    frame = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
+    while frame is not None:
+        if frame.f_code.co_name == "process_item" and frame.f_globals.get("Evaluate") is dspy.Evaluate:
+            known = frame.f_locals
+            return None if "prediction" in known else id(known.get("example"))
+        frame = frame.f_back
+    return 0
+
+
 class _Span:
     """One call of a module (or of a tool or model that no module made), and what is below it."""
 
@@ -301,8 +419,8 @@ class _Span:
         self.begun = time.perf_counter()
         self.ended: float | None = None
         self.own_run = False  # a `run` of this package, which may ask models in any way
-        self.function: str | None = None  # the evaluation of a function that this is called from
-        self.is_part = False  # of such a function, which has called another module before
+        self.function: _FunctionRun | None = None  # a function that is evaluated, and has called this
+        self.around: _Span | None = None  # what its thread or task was inside of before
         self.was_read = False
         self.is_shared = False  # its answer is that of another call too, and not judged right after it
         self.hid_call = False
@@ -316,9 +434,8 @@ class _Span:
             span = span.outer
 
     def leave_out(self, begun: float, ended: float) -> None:
-        """Keep a time out of it, and of the calls it is made from."""
-        for span in self.line():
-            span.left_out.append((begun, ended))
+        """Keep a time out of it."""
+        self.left_out.append((begun, ended))
 
     def root(self) -> "_Span":
         """Give the call that is made from no other one."""
@@ -335,6 +452,8 @@ class _Span:
                 first_answers.keep_seconds(key, self._own_seconds())
 
     def observation(self) -> Observation:
+        if self.function is not None and self.function.calls > 1:
+            return _SEVERAL
         seconds, why_no_time = self._seconds()
         time_ms = None if seconds is None else seconds * 1e3
         unseen = self._unseen()
@@ -447,7 +566,7 @@ _STRAY = (
 )
 _SHARED = unmeasured("the program gave this same object as another answer too, and it is judged later")
 _SEVERAL = unmeasured(
-    "the program is a function that calls several modules; make it a dspy.Module, measured as one"
+    "the program is a function that calls several modules or models; make it a dspy.Module, measured as one"
 )
 
 
@@ -518,13 +637,31 @@ _MOST_EARLIER = 16
 # The module that ended last in this thread or task. It is asked first, since a program may give one and
 # the same object, or a plain text, as every answer.
 _ended: ContextVar[_Ended | None] = ContextVar("skynet_adapters_ended", default=None)
+# What this thread or task is inside of, one call for each meter. DSPy's own id of the call reaches its
+# worker threads too, but is one that a meter does not know where a program has taken its callback away.
+_inside: ContextVar[tuple[_Span, ...]] = ContextVar("skynet_adapters_inside", default=())
+
+
+def _open_here() -> list[_Span]:
+    """Give the calls under way that this is called from, one for each meter."""
+    call_id = cast("str | None", ACTIVE_CALL_ID.get())
+    found = {span.meter: span for span in _inside.get() if span.ended is None}
+    for meter in _all_meters() if call_id is not None else ():
+        span = meter.open_spans.get(cast("str", call_id))
+        if span is not None:
+            found[meter] = span
+    for span in (*found.values(),):
+        for around in span.meter.within:  # where a program measures by itself alone
+            if around.ended is None:
+                found.setdefault(around.meter, around)
+    return list(found.values())
 
 
 class _Overhears:
     """Get the history entry of every call, those too of which no callback is told."""
 
     def __init__(self, meter: "_Meter") -> None:
-        self._meter = meter
+        self.meter = meter
 
     @property
     def history(self) -> Any:
@@ -534,37 +671,71 @@ class _Overhears:
         return 0
 
     def append(self, entry: Mapping[str, Any]) -> None:
-        self._meter.overheard(entry)
+        self.meter.overheard(entry)
 
 
 # Those that there are, and how often a model was asked of which none can tell whose call it was.
-_meters: weakref.WeakSet["_Meter"] = weakref.WeakSet()
+_meters: weakref.WeakValueDictionary[int, "_Meter"] = weakref.WeakValueDictionary()
 _strays = 0
+
+
+def _all_meters() -> "list[_Meter]":
+    return [meter for meter in [known() for known in _meters.valuerefs()] if meter is not None]
+
+
+class _Given(dict[str, tuple[float, float]]):
+    """The prices of a block; knows what was asked while they held, and which of them were used."""
+
+    def __init__(self, prices: Prices) -> None:
+        super().__init__(prices)
+        self.asked: set[str] = set()
+        self.used: set[str] = set()
 
 
 class _Meter(BaseCallback):
     """Collect, for each call of a module, the model calls that are made below it."""
 
-    def __init__(self, prices: Mapping[str, tuple[float, float]]) -> None:
-        self.prices = prices
+    def __init__(self, prices: Prices) -> None:
+        self.prices = _Given(prices)
         self.open_spans: dict[str, _Span] = {}
         self._lm_calls: dict[str, tuple[_Span, _Asked, Any, Mapping[str, Any]]] = {}
         # The answer, whose it is, and whether it was another call's too.
         self._by_answer: dict[int, tuple[weakref.ref[Any], _Span, bool]] = {}
         self.is_blind = False
         self._of_functions: set[str] = set()
-        self.used_prices: set[str] = set()
-        self.asked_models: set[str] = set()
-        _meters.add(self)
+        self._function_runs: dict[tuple[str, int, int], _FunctionRun] = {}
+        self.within = tuple(_open_here())  # the rollouts, of other meters, that it was made in
+        self.case = _case_of_evaluation()  # a case of an evaluation, which may be that of a function
+        _meters[id(self)] = self
 
-    def warn_of_unused(self, prices: Mapping[str, Any]) -> None:
+    def is_left_behind(self) -> bool:
+        """Tell whether a program has left its block open, for who judges it to find."""
+        if self.within or not self.case:
+            return any(span.ended is not None for span in self.within)
+        return _case_of_evaluation() not in (0, self.case)  # of a function, which has no call of its own
+
+    def priced(self, reported: _Reported) -> ModelCall:
+        """Price a call with the prices that were given to this meter, else with the one that DSPy knows."""
+        call = reported.call
+        self.prices.asked.add(call.model)
+        if call.input_tokens is None or call.output_tokens is None:
+            return call
+        for name in reported.names:
+            if name in self.prices:
+                self.prices.used.add(name)
+                read, written = self.prices[name]
+                cost = (call.input_tokens * read + call.output_tokens * written) / 1e6
+                return call._replace(cost_usd=cost)
+        return call
+
+    def warn_of_unused(self, prices: Prices) -> None:
         """Warn of prices that no model has, such as of a misspelt one."""
-        unused = [model for model in prices if model not in self.used_prices]
-        if unused and self.asked_models:
+        unused = [model for model in prices if model not in self.prices.used]
+        if unused and self.prices.asked:
             _log.warning(
                 "measuring(prices=): no model that was asked is called %s; asked were %s.",
                 ", ".join(map(repr, unused)),
-                ", ".join(map(repr, sorted(self.asked_models))),
+                ", ".join(map(repr, sorted(self.prices.asked))),
             )
 
     def was_told(self, call_id: str | None) -> bool:
@@ -581,7 +752,7 @@ class _Meter(BaseCallback):
             last.span.was_read = True
             if last.span.is_shared:
                 return _SHARED
-            return _SEVERAL if last.span.is_part else last.span.observation()
+            return last.span.observation()
         known = self._by_answer.get(id(answer))
         if known is not None and known[0]() is answer:
             known[1].was_read = True
@@ -592,22 +763,41 @@ class _Meter(BaseCallback):
         )
 
     def _started(self, call_id: str, is_module: bool) -> "_Span | None":
-        if INSIDE_METRIC in thread_local_overrides.get():
+        if self in _mark().meters:
             return None
-        outer = self.open_spans.get(cast("str", ACTIVE_CALL_ID.get()))
+        outer = self._inside()
         if outer is not None and outer.own_run and not outer.modules and not outer.asked:
             outer.strand = _strand()  # a `run` goes on in a thread of its own
         if is_module or outer is None:
             span = _Span(self, outer)
+            parent = cast("str", ACTIVE_CALL_ID.get())
+            if outer is None and parent in self._of_functions:
+                case = _case_of_evaluation()
+                if case is not None:
+                    run = (parent, threading.get_ident(), case)
+                    span.function = self._function_runs.setdefault(run, _FunctionRun())
+                    span.function.calls += 1
             if is_module:
                 for above in span.line():
                     above.modules += 1
-                parent = cast("str", ACTIVE_CALL_ID.get())
-                span.function = parent if parent in self._of_functions else None
         else:
             span = outer  # a tool, an adapter or an interpreter only passes on whose call it is
         self.open_spans[call_id] = span
         return span
+
+    def _inside(self) -> "_Span | None":
+        """Give what this is called from."""
+        found = self.open_spans.get(cast("str", ACTIVE_CALL_ID.get()))
+        if found is not None:
+            return found
+        return next((one for one in _inside.get() if one.meter is self and one.ended is None), None)
+
+    def _enter(self, span: "_Span | None") -> "_Span | None":
+        """Note that this thread or task is inside of a call from now on; gives what it was inside of."""
+        before = _inside.get()
+        others = tuple(one for one in before if one.meter is not self)
+        _inside.set(others if span is None else (*others, span))
+        return next((one for one in before if one.meter is self), None)
 
     def _passed(self, call_id: str, instance: Any, inputs: Any) -> None:
         self._started(call_id, is_module=False)
@@ -617,7 +807,7 @@ class _Meter(BaseCallback):
 
     def _passed_inside(self, call_id: str, instance: Any, inputs: Any) -> None:
         # An evaluation inside of a program belongs to it; one around programs is no rollout.
-        outer = self.open_spans.get(cast("str", ACTIVE_CALL_ID.get()))
+        outer = self._inside()
         if outer is not None:
             self.open_spans[call_id] = outer
 
@@ -634,6 +824,8 @@ class _Meter(BaseCallback):
         """Forget it; called by DSPy."""
         self._left(call_id, outputs)
         self._of_functions.discard(call_id)
+        for run in [run for run in (*self._function_runs,) if run[0] == call_id]:
+            self._function_runs.pop(run, None)
 
     on_tool_start = on_adapter_format_start = on_adapter_parse_start = _passed
     on_interpreter_execute_start = on_interpreter_tool_call_start = _passed
@@ -644,7 +836,9 @@ class _Meter(BaseCallback):
 
     def on_module_start(self, call_id: str, instance: Any, inputs: dict[str, Any]) -> None:
         """Open the record of a module's call; called by DSPy."""
-        self._started(call_id, is_module=True)
+        span = self._started(call_id, is_module=True)
+        if span is not None:
+            span.around = self._enter(span)
 
     def on_module_end(self, call_id: str, outputs: Any, exception: BaseException | None = None) -> None:
         """Close it, and publish it for who judges the answer; called by DSPy."""
@@ -652,12 +846,10 @@ class _Meter(BaseCallback):
         if span is None:
             return
         span.end()
+        self._enter(span.around)
         if exception is not None:
             return
-        before = _ended.get()
-        if span.function is not None and before is not None and before.span.function == span.function:
-            span.is_part = not before.span.was_read
-        _ended.set(_Ended(weakref.ref(self), outputs, span, _not_judged(before, span)))
+        _ended.set(_Ended(weakref.ref(self), outputs, span, _not_judged(_ended.get(), span)))
         for answer in (outputs, *_in_pair(outputs)):
             key = id(answer)
             with contextlib.suppress(TypeError):  # a text or dict: only the thread's last one is known
@@ -695,7 +887,8 @@ class _Meter(BaseCallback):
             asked.call = ModelCall(name, False, 0, 0, 0.0)
             return
         entry, answered = _entry(lm, outputs), first_answers.answered()
-        call = ModelCall(name) if entry is None else model_call(entry)
+        reported = _Reported(ModelCall(name)) if entry is None else _reported(entry)
+        call = reported.call
         asked.has_no_history = bool(entry is None and dspy.settings.disable_history)
         if answered is not None and answered.key is not None:
             asked.key, seconds = answered.key, answered.seconds
@@ -704,12 +897,13 @@ class _Meter(BaseCallback):
             asked.key, seconds = _request_key(lm, inputs), asked.ended - asked.begun
             if call.input_tokens is None and asked.key in _firsts:  # an answer without usage shows no hit
                 call = call._replace(cached=True)
-        first = _first_of(asked.key, seconds, call)
+        reported = reported._replace(call=call)
+        first = _first_of(asked.key, seconds, reported)
         if call.cached:
             asked.longer = max(0.0, first.seconds - seconds) if first is not None else -1.0
             if first is not None and call.input_tokens is None:
-                call = first.call._replace(cached=True)
-        asked.call = call
+                reported = first.reported._replace(call=first.reported.call._replace(cached=True))
+        asked.call = self.priced(reported)
 
     def overheard(self, entry: Mapping[str, Any]) -> None:
         """Take the entry of a call; of interest is one that this callback was not told of."""
@@ -721,11 +915,12 @@ class _Meter(BaseCallback):
             self.is_blind = True
             return
         asked = _Asked(_strand(), span)
-        asked.call = model_call(entry)
+        reported = _reported(entry)
+        asked.call = self.priced(reported)
         answered = first_answers.answered()
         asked.key = None if answered is None else answered.key
         if asked.call.cached:
-            first = _first_of(asked.key, 0.0, asked.call)
+            first = _first_of(asked.key, 0.0, reported)
             asked.longer = -1.0 if first is None else first.seconds
         for above in span.line():
             above.asked.append(asked)
@@ -733,16 +928,26 @@ class _Meter(BaseCallback):
     @contextlib.contextmanager
     def rollout(self) -> Generator[_Span]:
         """Measure a block as one rollout."""
-        span, call_id = _Span(self, None), uuid.uuid4().hex
+        around, call_id = _open_here(), uuid.uuid4().hex
+        span = _Span(self, next((one for one in around if one.meter is self), None))
         span.own_run = True
-        self.open_spans[call_id] = span
+        # What it asks is also part of the rollouts that it is in itself.
+        known = {one.meter: one for one in around} | {self: span}
+        for meter, one in known.items():
+            meter.open_spans[call_id] = one
         token = ACTIVE_CALL_ID.set(cast("Any", call_id))
+        # A copy, so that settings which it leaves behind end with it.
+        settings = thread_local_overrides.set(thread_local_overrides.get())
+        before = self._enter(span)
         try:
             yield span
         finally:
             span.end()
+            self._enter(before)
+            thread_local_overrides.reset(settings)
             ACTIVE_CALL_ID.reset(token)
-            self.open_spans.pop(call_id, None)
+            for meter in known:
+                meter.open_spans.pop(call_id, None)
 
 
 def _not_judged(before: _Ended | None, span: _Span) -> tuple[tuple[object, _Span], ...]:
@@ -781,18 +986,39 @@ def _entry(lm: Any, outputs: Any) -> Mapping[str, Any] | None:
     return None
 
 
-@contextlib.contextmanager
-def _recorded() -> Generator[_Span]:
-    meter = _active_meter()
-    if meter is not None:
-        with meter.rollout() as span:
+class _Recorder:
+    """What runs rollouts in other ways than by DSPy's modules."""
+
+    @contextlib.contextmanager
+    def rollout(self) -> Generator[_Span]:
+        meter = _active_meter()
+        if meter is not None:
+            with meter.rollout() as span:
+                yield span
+            return
+        first_answers.begin()
+        first_answers.make_ready()
+        meter = _Meter({})
+        with _with_callback(meter), meter.rollout() as span:
             yield span
-        return
-    first_answers.begin()
-    first_answers.make_ready()
-    meter = _Meter({})
-    with _with_callback(meter), meter.rollout() as span:
-        yield span
+
+    def prices(self) -> Prices:
+        meter = _active_meter()
+        return {} if meter is None else meter.prices
+
+    @contextlib.contextmanager
+    def priced(self, prices: Prices) -> Generator[None]:
+        around = self.prices()
+        if all(model in around for model in prices):
+            yield
+            return
+        first_answers.begin()
+        first_answers.make_ready()
+        meter = _Meter({**prices, **around})
+        if isinstance(prices, _Given):  # so that their block knows that they were of use
+            meter.prices.asked, meter.prices.used = prices.asked, prices.used
+        with _with_callback(meter):
+            yield
 
 
 def program_asked(call: ModelCall) -> None:
@@ -801,46 +1027,46 @@ def program_asked(call: ModelCall) -> None:
     Args:
         call: The call.
     """
-    meter = _active_meter()
-    span = None if meter is None else meter.open_spans.get(cast("str", ACTIVE_CALL_ID.get()))
-    if span is None:
-        return
-    asked = _Asked(_strand(), span)
-    asked.call = call
-    for above in span.line():
-        above.asked.append(asked)
+    apart = _mark().meters
+    for span in _open_here():
+        if span.meter in apart:
+            continue
+        asked = _Asked(_strand(), span)
+        asked.call = call
+        for above in span.line():
+            above.asked.append(asked)
 
 
 def _before_call(lm: Any, call: Any) -> None:
     if not first_answers.is_ready(lm, call):
-        with judging():  # nobody's program takes that time
+        with _left_out(_open_here()):  # nobody's program takes that time
             first_answers.make_ready(lm, call)
     _notice_unseen()
 
 
-def _is_overheard() -> bool:
-    """Tell whether a meter will be told of this call when it has ended, by the history alone."""
+def _overhearing() -> list[_Meter]:
+    """Give the meters that will be told of this call when it has ended, by the history alone."""
     if dspy.settings.disable_history or not dspy.settings.max_history_size:
-        return False
-    return any(isinstance(module, _Overhears) for module in dspy.settings.caller_modules or ())
+        return []
+    heard = [one.meter for one in dspy.settings.caller_modules or () if isinstance(one, _Overhears)]
+    return [meter for meter in heard if meter not in _active_meters()]
 
 
 def _notice_unseen() -> None:
     """Note a call of a model that no callback is told of, so that it does not count as none."""
     global _strays
-    if not _meters or INSIDE_METRIC in thread_local_overrides.get():
+    if not _meters:
         return
-    call_id, meter = cast("str", ACTIVE_CALL_ID.get()), _active_meter()
-    if meter.was_told(call_id) if meter is not None else _is_overheard():
-        return
-    for one in tuple(_meters):
-        span = one.open_spans.get(call_id)
-        if span is not None:
+    call_id, mark = cast("str", ACTIVE_CALL_ID.get()), _mark()
+    spans, overhearing = _open_here(), _overhearing()
+    for span in spans:
+        meter = span.meter
+        if meter not in mark.meters and meter not in overhearing and not meter.was_told(call_id):
             for above in span.line():
                 above.hid_call = True
-            return
-    _strays += 1
+    if not spans and not overhearing and not mark.is_known:
+        _strays += 1
 
 
 first_answers.when_asked.append(_before_call)
-recorders.append(_recorded)
+recorders.append(_Recorder())

@@ -13,7 +13,7 @@ import dspy
 from dspy.clients._deprecation import adapter_message_call
 from dspy.dsp.utils.settings import thread_local_overrides
 
-from .dspy_measuring import INSIDE_METRIC, judging, model_call, program_asked
+from .dspy_measuring import INSIDE_METRIC, billed_call, judging, program_asked
 from .llm import chosen_models
 from .measure import Bill, ModelCall
 
@@ -50,7 +50,7 @@ class BilledCalls(list[Any]):
     def append(self, entry: Mapping[str, Any], /) -> None:
         """Take an entry; called by DSPy, in the thread that asked."""
         super().append(entry)
-        self.bill.add(model_call(entry))
+        self.bill.add(billed_call(entry))
 
 
 @contextlib.contextmanager
@@ -58,8 +58,8 @@ def apart(bill: Bill | None, name: str, is_seen: bool) -> Generator[None]:
     """Ask models apart from the program, and put each call on `bill`.
 
     Args:
-        bill: Whose calls they are. `None`: no metric's, so that a rollout counts them as its own: what
-            is judged must not hide what it costs.
+        bill: Whose calls they are; `None`: no metric's. Those of a program, or of a metric that it calls
+            itself, a rollout counts as its own: what is judged must not hide what it costs.
         name: What is asked; a call of it that DSPy does not see is billed without figures.
         is_seen: DSPy sees the call.
     """
@@ -83,7 +83,7 @@ def apart(bill: Bill | None, name: str, is_seen: bool) -> Generator[None]:
         thread_local_overrides.reset(token)
         if not calls:
             paid.add(unseen)
-            if bill is None and not is_seen:
+            if not is_seen:
                 program_asked(unseen)
 
 

@@ -9,8 +9,8 @@ import itertools
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -20,7 +20,9 @@ __all__ = [
     "Bill",
     "ModelCall",
     "Observation",
+    "Prices",
     "Reader",
+    "Recorder",
     "Rollout",
     "ServiceCost",
     "begin_judging",
@@ -31,6 +33,8 @@ __all__ = [
     "observation",
     "observation_now",
     "observed",
+    "priced",
+    "prices_of_block",
     "recorders",
     "rollout",
     "service_cost",
@@ -306,9 +310,48 @@ class Rollout(Protocol):
         ...
 
 
-# Makes the block in which a rollout's model calls are measured. The part of a model library appends
-# its own when it is loaded, so that nothing here knows that library.
-recorders: list[Callable[[], AbstractContextManager[Rollout]]] = []
+# US dollars per million tokens, (read, written), for each model.
+Prices = Mapping[str, tuple[float, float]]
+
+
+class Recorder(Protocol):
+    """Measures the model calls of a library."""
+
+    def rollout(self) -> AbstractContextManager[Rollout]:
+        """Make the block of a rollout."""
+        ...
+
+    def prices(self) -> Prices:
+        """Give the prices that hold where this is called."""
+        ...
+
+    def priced(self, prices: Prices) -> AbstractContextManager[None]:
+        """Make a block in which these prices hold, after those of a block around it."""
+        ...
+
+
+# The part of a model library appends its own when it is loaded, so that nothing here knows that library.
+recorders: list[Recorder] = []
+
+
+def prices_of_block() -> Prices:
+    """Give the prices that hold where this is called, for `priced` in a thread that does not know them.
+
+    Example:
+        >>> prices_of_block()
+        {}
+    """
+    return recorders[-1].prices() if recorders else {}
+
+
+def priced(prices: Prices) -> AbstractContextManager[None]:
+    """Make a block in which these prices hold; those of a block around it go before them.
+
+    Example:
+        >>> with priced({}):
+        ...     pass
+    """
+    return recorders[-1].priced(prices) if prices and recorders else nullcontext()
 
 
 @contextmanager
@@ -328,7 +371,7 @@ def rollout() -> Generator[Rollout]:
     token = _running.set(True)
     try:
         if recorders:
-            with recorders[-1]() as measured:
+            with recorders[-1].rollout() as measured:
                 yield measured
             return
         timed = _Timed()

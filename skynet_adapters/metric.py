@@ -64,6 +64,10 @@ class Isolation(Protocol):
         """Tell whether this thread runs on behalf of a metric."""
         ...
 
+    def in_rollout(self) -> bool:
+        """Tell whether this is called from a rollout that is measured."""
+        ...
+
     def depth(self) -> int:
         """Tell how many awaited calls of metrics this thread is inside of."""
         ...
@@ -219,6 +223,8 @@ class Metric:
         self._names_were_read = False
         self.failures = Failures(self)
         self.bill = Bill()
+        # Then it is what the program made itself that is judged.
+        self.was_made_in_rollout = any(isolation.in_rollout() for isolation in isolations)
         self._lock = threading.Lock()
         self._calls = 0
         self._stop = StopRule(self.name, options.get("stop_after"), options.get("max_failures_in_a_row"))

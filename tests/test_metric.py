@@ -1719,6 +1719,9 @@ class CountingIsolation:
     def leave(self, token: Any) -> None:
         self.log.append(("leave", threading.get_ident(), token))
 
+    def in_rollout(self):
+        return False
+
     def inside(self) -> bool:
         return self._inside
 
