@@ -543,7 +543,8 @@ def _no_price(call: ModelCall, has_no_history: bool) -> str:
         return _no_usage(call, has_no_history)
     return (
         f"no price is known for the model {call.model!r}; give it to "
-        f"measuring(prices={{{call.model!r}: (dollars per million tokens read, written)}})"
+        f"measuring(prices={{{call.model!r}: (dollars per million tokens read, written)}}), in runs of gepa "
+        "around what makes the adapter or evaluator"
     )
 
 

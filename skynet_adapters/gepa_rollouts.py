@@ -134,6 +134,7 @@ class Rollouts:
         self._models = chosen or Models()
         # `optimize_anything` has a pool of its own, whose threads know no block (gepa 0.1.4).
         self._models_when_made = models_of_block()
+        self._prices_when_made = measure.prices_of_block()
         self.max_workers = _checked_workers(max_workers)
         seconds = checked_seconds("run_timeout", run_timeout)
         self.run_timeout = None if run is artifact_itself else seconds  # which takes no time
@@ -230,18 +231,19 @@ class Rollouts:
     def ran(self, job: Job, log: LogContext | None) -> Ran:
         """Run one case in this thread, or in a process that it waits for."""
         if self._processes is not None:
-            with self._choosing(Models()):
+            with self._choosing(Models()), measure.priced(self._prices_when_made):
                 return self._processes.ran(job.artifact, job.input, self.run_timeout)
         # A copy, so that `run` cannot change the case.
         call = functools.partial(_logged, log, self._run, job.artifact, protected(job.input))
-        with self._choosing(Models()), measure.rollout() as measured:
+        known = measure.priced(self._prices_when_made)
+        with self._choosing(Models()), known, measure.rollout() as measured:
             ran = attempt(self._run, call, self.run_timeout)
         return ran._replace(observation=measured.observation())
 
     def judged(self, job: Job, ran: Ran) -> Trajectory:
         """Judge what `run` made of a case."""
         if ran.fault is None:
-            with self._choosing(self._models):
+            with self._choosing(self._models), measure.priced(self._prices_when_made):
                 score = self.metric.judge(
                     job.input, ran.output, job.expected, observation=self._observation(ran)
                 )

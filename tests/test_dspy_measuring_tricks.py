@@ -8,6 +8,7 @@ from typing import Any
 import dspy
 import pytest
 from dspy.utils.callback import BaseCallback
+from gepa.optimize_anything import EngineConfig, GEPAConfig, ReflectionConfig, optimize_anything
 
 from skynet import llm
 from skynet_adapters import (
@@ -15,9 +16,11 @@ from skynet_adapters import (
     as_dspy_metric,
     as_dspy_reward,
     as_gepa_adapter,
+    as_gepa_evaluator,
     measuring,
     models,
     observation,
+    optimize_artifact,
 )
 from skynet_adapters.dspy_measuring import judging
 from skynet_adapters.measure import rollout
@@ -158,6 +161,67 @@ def test_a_reward_within_the_prices_of_a_program_is_billed_with_those_around_it(
         dspy.Evaluate(devset=[CASE], metric=as_dspy_metric(watching), num_threads=1)(Doing(choosing))
     assert watching.figures == [(2, 20, 10, 40.0)]
     assert (reward.metric.bill.calls, reward.metric.bill.usd) == (2, 40.0)
+
+
+def optimised(evaluator):
+    optimize_anything(
+        "seed",
+        evaluator=evaluator,
+        dataset=[{"input": {"question": f"case-{number}"}} for number in range(4)],
+        config=GEPAConfig(
+            engine=EngineConfig(max_metric_calls=8, max_workers=2),
+            reflection=ReflectionConfig(reflection_lm=lambda prompt: "```\nBetter.\n```"),
+        ),
+    )
+
+
+@pytest.mark.parametrize("timeout", [60.0, None])
+def test_prices_around_what_makes_the_evaluator_hold_in_the_threads_of_optimize_anything(timeout, caplog):
+    watching, lm = Watching(), answering(lambda question: "A")
+
+    def judge(input, output, expected=None):
+        asking_by_llm(input, output)
+        return watching(input, output)
+
+    def run(artifact, input):
+        answer = lm(input["question"])[0]
+        measuring(prices=FREE).__enter__()  # nor does what it leaves behind price the next case
+        return answer
+
+    with models(metric_lm=lm), measuring(prices=PRICES):
+        evaluator = as_gepa_evaluator(judge, run, run_timeout=timeout)
+        with evaluator:
+            optimised(evaluator)
+    assert set(watching.figures) == {ONE_CALL}
+    bill = evaluator.metric.bill
+    assert (bill.unpriced_calls, bill.usd) == (0, 20.0 * bill.calls)
+    assert "prices=" not in caplog.text
+
+
+def test_a_run_of_gepa_without_a_price_is_told_where_to_give_it():
+    watching, lm = Watching(), answering(lambda question: "A")
+    with as_gepa_evaluator(watching, lambda artifact, input: lm(input["question"])[0]) as evaluator:
+        optimised(evaluator)
+    assert {seen.cost_usd for seen in watching.read} == {None}
+    assert (
+        "in runs of gepa around what makes the adapter or evaluator" in watching.read[0].reasons["cost_usd"]
+    )
+
+
+def test_prices_around_optimize_artifact_hold_in_its_run():
+    watching, lm = Watching(), answering(lambda question: "A")
+    with measuring(prices=PRICES):
+        optimize_artifact(
+            "seed",
+            lambda artifact, input: lm(input["question"])[0],
+            watching,
+            [{"input": {"question": "case-1"}}],
+            reflection_lm=lambda prompt: "```\nBetter.\n```",
+            max_metric_calls=4,
+            perfect_score=None,
+            skip_perfect_score=False,
+        )
+    assert set(watching.figures) == {ONE_CALL}
 
 
 # --- calls ------------------------------------------------------------------------------------------
