@@ -68,14 +68,17 @@ def measuring(*, prices: Prices | None = None) -> Generator[None]:
 
     A rollout is a call of a `dspy.Module`, of the whole program as of its parts (`BestOfN` judges the
     attempts inside it). Its figures are those of all model calls below it, in every thread that DSPy
-    starts. A metric's own calls are not among them. An answer from a cache counts with the time,
-    tokens and price of the first real one. A call that failed counts, but for no tokens: providers
-    report none.
+    starts. Those of a metric that judges it from outside are not among them, nor are those of a reward that
+    `BestOfN` or `Refine` was given; those of a metric that the program calls itself are. An answer from a
+    cache counts with the time, tokens and price of the first real one. A call that failed counts, but for
+    no tokens: providers report none.
 
     Args:
         prices: `{"openai/my-model": (0.15, 0.60)}`: US dollars per million tokens that are read and
             written. They go before those of a block around this one, and those before the prices that
-            DSPy knows; `None`: only those.
+            DSPy knows; `None`: only those. They hold also for an adapter or evaluator of GEPA that is made
+            in this block, in threads of gepa's own too. A block that a program opens in its own rollout
+            does not change what is measured around it.
 
     Raises:
         DefinitionError: `prices` is no dict, or a price is no pair of numbers.

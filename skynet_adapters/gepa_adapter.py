@@ -48,6 +48,9 @@ def as_gepa_adapter(
     Each case keeps its place whatever happens to it: a `run` that raises, hangs or returns `None`
     scores the failure score, and the reflection model reads why.
 
+    What a rollout takes is measured; a price that DSPy does not know is given by making this inside of
+    `with measuring(prices=...):`.
+
     Args:
         score: `score(input, output, expected=None)`, or a `Metric`.
         run: `run(artifact, input)` gives the output for one case, plain or async. It gets the

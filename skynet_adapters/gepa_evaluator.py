@@ -41,6 +41,9 @@ def as_gepa_evaluator(
     batch at once, in the caller's context. By default `optimize_anything` keeps an objective frontier
     too, so a metric with named scores that may fail needs `score_names`.
 
+    What a rollout takes is measured; a price that DSPy does not know is given by making this inside of
+    `with measuring(prices=...):`.
+
     What `run` logs with `gepa.optimize_anything.log` reaches the reflection model. What it and the
     metric print does under `capture_stdio=True` only where they have no limit (`run_timeout=None`,
     `timeout=None`), since with one they run in threads of their own.
