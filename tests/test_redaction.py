@@ -159,7 +159,7 @@ ORDINARY = [
     "commit 9f8e7d6c5b4a39281706f5e4d3c2b1a098765432 broke 3e1b7c9a-52d4-4f0e-9b66-0a1d2c3e4f50",
     "Authorization: required. The monkey=abcdef1234567 and the turkey: a1b2c3d4e5",
     "Run it with --password PASSWORD or --token <token>, --api-key your-key, --max-tokens 100000.",
-    "Expected key: '9f3b2c1d8a7e', got key: '77aa01b2c3d4'. product_key=X5J9K2Q8; unexpected token: x12345678",
+    "Expected key: '9f3b2c1d8a7e', got key: '77aa01b2c3d4'. product_key=X5J9K2Q8; unexpected token: x1234567",
     "Key: Bb5minor, token='B7x9Kq2Lm4', cache_key: 3f2a9c1b, ",
     "İstanbul: the KEY of it, tokens=4096, max_tokens: 100000",
 ]
