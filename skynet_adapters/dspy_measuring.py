@@ -143,7 +143,7 @@ class Apart(NamedTuple):
     is_known: bool  # as who judges what was measured; else it may be a program's, in a thread without context
 
 
-_NOWHERE = Apart(frozenset(), is_known=False)
+_NOWHERE, _KNOWN = Apart(frozenset(), is_known=False), Apart(frozenset(), is_known=True)
 
 
 def apart_here(is_programs: bool = False) -> Apart:
@@ -156,6 +156,8 @@ def apart_here(is_programs: bool = False) -> Apart:
         is_programs: The metric was made within a rollout, so that it is not one of theirs that was given
             from outside.
     """
+    if not _meters:  # nobody measures, as for most calls, of which each would pay for what follows
+        return _KNOWN if observation_now() is not None or _mark().is_known else _NOWHERE
     mark, spans = _mark(), _open_here()
     inside = {span.meter for span in spans} - mark.meters
     if inside and (is_programs or not _is_reward_of_dspys()):
@@ -216,7 +218,9 @@ def _left_out(spans: "list[_Span]") -> Generator[None]:
 
 def _active_meters() -> "list[_Meter]":
     callbacks: Any = thread_local_overrides.get().get("callbacks")
-    return [one for one in callbacks or () if isinstance(one, _Meter) and not one.is_left_behind()]
+    if not callbacks:
+        return []
+    return [one for one in callbacks if isinstance(one, _Meter) and not one.is_left_behind()]
 
 
 def _active_meter() -> "_Meter | None":

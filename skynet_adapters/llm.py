@@ -100,7 +100,8 @@ class Models(NamedTuple):
     reflection_lm: Any = None
 
 
-_for_process = Models()
+_NONE = Models()
+_for_process = _NONE
 _for_block: ContextVar[Models | None] = ContextVar("skynet_adapters_models", default=None)
 
 
@@ -185,6 +186,8 @@ def chosen_models() -> Models:
         'openai/gpt-4.1-mini'
     """
     block = models_of_block()
+    if block is _NONE:
+        return _for_process
     return Models(*(_for_process[at] if model is None else model for at, model in enumerate(block)))
 
 
@@ -199,7 +202,7 @@ def models_of_block() -> Models:
     if chosen is None:  # DSPy's worker threads inherit no context variables but DSPy's own
         part = _dspy_part()
         chosen = part.carried() if part is not None else None
-    return chosen or Models()
+    return chosen or _NONE
 
 
 # How the error begins, by which the contract check knows it.
@@ -310,6 +313,10 @@ def _dspy_part(needed: bool = False) -> Any:
 
     By name, since those who do without DSPy must not pay for its import here.
     """
-    if not needed and "dspy" not in sys.modules:
-        return None
-    return importlib.import_module(f"{__package__}.dspy_models")
+    global _part
+    if _part is None and (needed or "dspy" in sys.modules):
+        _part = importlib.import_module(f"{__package__}.dspy_models")
+    return _part
+
+
+_part: Any = None  # kept, as it is asked for on every call of a metric
