@@ -25,6 +25,7 @@ __all__ = [
     "bill",
     "carried",
     "carrying",
+    "dspys_model",
     "knows_settings",
     "model_of_modules",
     "takes_messages",
@@ -110,6 +111,11 @@ def model_of_modules() -> dspy.BaseLM | None:
     if isinstance(model, str):
         return _named(model)
     return model if isinstance(model, dspy.BaseLM) else None
+
+
+def dspys_model() -> dspy.BaseLM | None:
+    """Give the model that DSPy's own modules in a metric ask; `None`: none is set."""
+    return model_of_modules() or dspy.settings.lm
 
 
 def takes_messages(model: Any) -> bool:

@@ -308,6 +308,12 @@ def _answer(model: Any, name: str, messages: Messages) -> Any:
         return part.ask(model, messages) if is_dspys else called(model, messages)
 
 
+def dspys_model() -> Any:
+    """Give the model that DSPy's own modules in a metric ask where this is called; `None`: none is set."""
+    part = _dspy_part()
+    return None if part is None else part.dspys_model()
+
+
 def _dspy_part(needed: bool = False) -> Any:
     """Give the part that knows DSPy; `None` while nobody has loaded DSPy, unless it is needed.
 

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import sqlite3
-import sys
 import threading
 import time
 import weakref
@@ -19,7 +18,6 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from .llm import chosen_models
 from .load import fingerprint
 from .memo import content_key
 from .score import Score
@@ -63,7 +61,6 @@ class ScoreStore:
         self._name = name
         self._judge = weakref.ref(metric)  # which holds this
         self._metric = ""  # its fingerprint
-        self._models: tuple[tuple[Any, ...], bytes] | None = None  # those asked last, and their digest
         self._opened: _Opened | None = None
         self._first = 0  # databases before this one are damaged
         self._off = False
@@ -71,7 +68,7 @@ class ScoreStore:
 
     def get(self, key: bytes) -> Score | None:
         """Give the judgement that was kept, else `None`."""
-        return self._tried(lambda database: self._read(database, self._full(key)))
+        return self._tried(lambda database: self._read(database, key))
 
     def _read(self, database: "_Opened", key: bytes) -> Score | None:
         row = database.row(self._metric, key)
@@ -94,14 +91,7 @@ class ScoreStore:
                 f"takes over {_MOST_CHARS:,} characters; the next process judges such a case again",
             )
             return
-        self._tried(lambda database: database.keep(self._metric, self._full(key), text))
-
-    def with_models(self, key: bytes) -> bytes:
-        """Add to a case's key the models that are asked here; give the key itself where they have no name."""
-        try:
-            return self._full(key)
-        except Exception:  # `get` says so
-            return key
+        self._tried(lambda database: database.keep(self._metric, key, text))
 
     def turn_off(self) -> None:
         """Forget every judgement of this metric, for good: equal contents do not score alike."""
@@ -154,25 +144,6 @@ class ScoreStore:
         if topic not in self._warned:
             self._warned.add(topic)
             _log.warning("metric %r: the memory in %r %s.", self._name, str(self._folder), what)
-
-    def _full(self, key: bytes) -> bytes:
-        """Add to a case's key which models the metric's own calls go to, since those decide too."""
-        models = _models_asked()
-        known = self._models
-        if known is None or any(one is not other for one, other in zip(known[0], models, strict=True)):
-            made = blake2b(digest_size=32)
-            for model in models:
-                said = content_key(model) or fingerprint(model).encode()
-                made.update(len(said).to_bytes(8, "big") + said)
-            known = self._models = models, made.digest()
-        return blake2b(key + known[1], digest_size=32).digest()
-
-
-def _models_asked() -> tuple[Any, ...]:
-    """Give the models that `llm`, or DSPy's modules in a metric, ask where this is called."""
-    dspy: Any = sys.modules.get("dspy")
-    asked = (*chosen_models(), None if dspy is None else dspy.settings.lm)
-    return tuple(getattr(model, "decided_by", model) for model in asked)
 
 
 # --- the database -------------------------------------------------------------------------------------

@@ -218,6 +218,7 @@ class Metric:
         self._rollouts = RolloutMemo[Score]()
         self._recalls = options["memo"] is not None
         self._contents = ContentMemo[Score]() if options["memo"] == "content" else None
+        self._with_models = _with_models() if self._contents is not None else None
         self._store = _store(self, options.get("memo_dir"))
         self._seen_names: dict[str, None] = dict.fromkeys(self._names or ())
         self._names_were_read = False
@@ -573,8 +574,20 @@ class Metric:
         if key is None:
             return self._judged(input, output, expected), True
         try:
+            key = self._with_models(key) if self._with_models is not None else key
+        except Exception as error:
+            self.warn_once(
+                "models",
+                'metric %r remembers nothing by memo="content" while its model cannot be told from others '
+                "(%s: %s)",
+                self.name,
+                type(error).__name__,
+                clean_text(str(error), 1_000),
+            )
+            return self._judged(input, output, expected), True
+        try:
             return contents.get_or_compute(
-                key if self._store is None else self._store.with_models(key),
+                key,
                 functools.partial(self._judged_for_others, key, input, output, expected),
                 keep=lambda score: score.error is None,
                 wait=not _awaited.get() and not any(isolation.inside() for isolation in isolations),
@@ -661,10 +674,16 @@ class Metric:
         _log.warning(message, *values)
 
 
+def _with_models() -> Callable[[bytes], bytes]:
+    from .models_asked import ModelsAsked  # here, since it needs `load`, which needs this module
+
+    return ModelsAsked().with_models
+
+
 def _store(metric: Metric, folder: str | None) -> "ScoreStore | None":
     if folder is None:
         return None
-    from .memo_store import ScoreStore  # here, since it needs `load`, which needs this module
+    from .memo_store import ScoreStore  # here, as above
 
     return ScoreStore(folder, metric.name, metric)
 

@@ -173,7 +173,8 @@ def test_another_model_has_judgements_of_its_own(tmp_path):
         set_models()
 
 
-def test_another_model_has_judgements_of_its_own_in_the_same_metric_too(tmp_path):
+@pytest.mark.parametrize("keeps", [True, False], ids=["with memo_dir", "without"])
+def test_another_model_has_judgements_of_its_own_in_the_same_metric_too(tmp_path, keeps):
     def score(input, output):
         said = llm("How good is it?")
         return float(said), {"feedback": f"The judge said {said}."}
@@ -184,11 +185,47 @@ def test_another_model_has_judgements_of_its_own_in_the_same_metric_too(tmp_path
     def half(messages):
         return "0.5"
 
-    metric = metric_of(score, tmp_path)
+    metric = metric_of(score, tmp_path) if keeps else Metric(score, memo="content")
     for judge, value in ((quarter, 0.25), (half, 0.5)) * 2:
         with models(metric_lm=judge):
             assert metric.score_case({}, "a").value == value
     assert metric.calls == 2
+
+
+@pytest.mark.parametrize("keeps", [True, False], ids=["with memo_dir", "without"])
+def test_the_model_that_is_set_for_dspy_counts_only_where_no_metric_model_was_chosen(tmp_path, keeps):
+    judge, chosen = Judge(), dspy.LM("openai/judge")
+    metric = metric_of(judge, tmp_path) if keeps else Metric(judge, memo="content")
+    for student_or_teacher in ("openai/student", "openai/teacher") * 2:
+        with dspy.context(lm=dspy.LM(student_or_teacher)):
+            metric.score_case(*CASE)
+    assert judge.asked == 2
+    for student_or_teacher in ("openai/student", "openai/teacher") * 2:
+        with dspy.context(lm=dspy.LM(student_or_teacher)), models(metric_lm=chosen):
+            metric.score_case(*CASE)
+    assert judge.asked == 3
+
+
+def test_a_model_that_cannot_be_told_from_others_is_named_and_nothing_is_remembered(caplog):
+    class Model:
+        def __call__(self, messages):
+            return "PASS"
+
+        @property
+        def decided_by(self):
+            raise RuntimeError("it is not connected")
+
+    judge = Judge()
+    metric = Metric(judge, memo="content")
+    with models(metric_lm=Model()):
+        for _ in range(2):
+            metric.score_case(*CASE)
+    assert judge.asked == 2
+    told = [record.getMessage() for record in caplog.records]
+    assert (
+        len([line for line in told if "its model cannot be told from others (RuntimeError: it is" in line])
+        == 1
+    )
 
 
 def test_the_model_that_is_set_for_dspy_counts_and_its_key_does_not(tmp_path):
