@@ -5,7 +5,6 @@ metric's call. What was not measured is `None`, with the reason beside it, and n
 """
 
 import importlib
-import itertools
 import sys
 import threading
 import time
@@ -144,8 +143,8 @@ class Reader(Protocol):
 _Judged = tuple[Observation | None, tuple[Reader, ...]]
 _judged: ContextVar[_Judged | None] = ContextVar("skynet_adapters_judged", default=None)
 
-# How many judgements have begun, and how many are over, in all threads: counting is atomic, and quick.
-_begun, _over = itertools.count(), itertools.count()
+# The judgements under way in all threads, by the ids of their tokens; adding and discarding are atomic.
+_under_way: set[int] = set()
 # Set while this package runs a rollout, so that its threads are not taken for lost ones.
 _running: ContextVar[bool] = ContextVar("skynet_adapters_running", default=False)
 
@@ -167,8 +166,7 @@ def is_lost_thread() -> bool:
 
     A thread inherits no context in Python, so that one which a metric starts does not know the metric.
     """
-    # A count does not tell its number but by its text.
-    return repr(_begun) != repr(_over) and _judged.get() is None and not _running.get()
+    return bool(_under_way) and _judged.get() is None and not _running.get()
 
 
 def forget_records() -> None:
@@ -283,15 +281,17 @@ def begin_judging(reader: Reader, observation: Observation | None) -> Token[Any]
         What `end_judging` needs, in the same thread.
     """
     outer = _judged.get()
-    next(_begun)
     if outer is None:
-        return _judged.set((observation, (reader,)))
-    return _judged.set((observation or outer[0], (reader, *outer[1])))
+        token = _judged.set((observation, (reader,)))
+    else:
+        token = _judged.set((observation or outer[0], (reader, *outer[1])))
+    _under_way.add(id(token))
+    return token
 
 
 def end_judging(token: Token[Any]) -> None:
     """Take back what `begin_judging` set."""
-    next(_over)
+    _under_way.discard(id(token))
     _judged.reset(token)
 
 
