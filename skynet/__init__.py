@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gepa.image import Image
 
-    from skynet_adapters.llm import llm
+    from skynet_adapters.judge_llm import llm
     from skynet_adapters.measure import observation, service_cost
-    from skynet_adapters.reward import reward
+    from skynet_adapters.rewards import reward
 
 # Another distribution on PyPI is called skynet too; `check_skynet` looks for this name.
 SKYNET_ADAPTERS = True
 
 _MODULE_OF = {
     "Image": "gepa.image",
-    "llm": "skynet_adapters.llm",
+    "llm": "skynet_adapters.judge_llm",
     "observation": "skynet_adapters.measure",
-    "reward": "skynet_adapters.reward",
+    "reward": "skynet_adapters.rewards",
     "service_cost": "skynet_adapters.measure",
 }
 

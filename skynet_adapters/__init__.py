@@ -50,11 +50,11 @@ if TYPE_CHECKING:
         check_run_dir,
         optimize_artifact,
     )
-    from .llm import models, set_models
+    from .judge_llm import llm, models, set_models
     from .load import fingerprint, load_metric
     from .measure import Bill, Observation, ServiceCost, observation, observed, service_cost
     from .metric import Metric
-    from .reward import RewardSpec
+    from .rewards import RewardSpec, reward
     from .score import Score
 
 _MODULE_OF = {
@@ -102,8 +102,9 @@ _MODULE_OF = {
     "SkynetAdaptersError": "errors",
     "fingerprint": "load",
     "load_metric": "load",
-    "models": "llm",
-    "set_models": "llm",
+    "llm": "judge_llm",
+    "models": "judge_llm",
+    "set_models": "judge_llm",
     "measuring": "dspy",
     "Bill": "measure",
     "Observation": "measure",
@@ -114,7 +115,8 @@ _MODULE_OF = {
     "Failure": "failures",
     "Failures": "failures",
     "Metric": "metric",
-    "RewardSpec": "reward",
+    "RewardSpec": "rewards",
+    "reward": "rewards",
     "Score": "score",
 }
 
@@ -159,6 +161,7 @@ __all__ = [
     "fingerprint",
     "from_dspy_metric",
     "from_examples",
+    "llm",
     "load_artifact",
     "load_cases",
     "load_metric",
@@ -169,6 +172,7 @@ __all__ = [
     "optimize_artifact",
     "program_artifact",
     "program_run",
+    "reward",
     "save_artifact",
     "service_cost",
     "set_models",

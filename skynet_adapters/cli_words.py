@@ -7,7 +7,7 @@ import shlex
 from typing import Any, cast
 
 from .contract_report import Check, ContractReport
-from .llm import MEND_OF_NO_MODEL
+from .judge_llm import MEND_OF_NO_MODEL
 
 __all__ = ["in_options", "report_in_options"]
 

@@ -20,7 +20,7 @@ from .contract_trial import Judged, Trial, Tried
 from .deadline import DeadlineExceededError, call_within
 from .errors import DefinitionError, MetricReturnError, MetricTimeoutError
 from .helpers_used import MEASURING
-from .llm import chosen_models, models
+from .judge_llm import chosen_models, models
 from .load import check_metric_options, load_score
 from .measure import load_parts, observation
 from .metric import Metric, ScoreFunction, as_metric
@@ -542,7 +542,7 @@ def _text(value: Any) -> str:
 
 
 def _own_text(judged: Judged) -> str:
-    from .reward import without_figures  # here, since pydantic takes a while to import
+    from .rewards import without_figures  # here, since pydantic takes a while to import
 
     return without_figures(judged.score.feedback).strip()
 

@@ -18,7 +18,7 @@ from .copies import protected
 from .deadline import call_within
 from .errors import MetricBroken, MetricError, MetricReturnError, MetricTimeoutError
 from .helpers_used import MEASURING, helpers_used
-from .llm import NO_MODEL
+from .judge_llm import NO_MODEL
 from .measure import Observation, rollout
 from .metric import Metric
 from .score import Score, clean_text

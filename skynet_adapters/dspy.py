@@ -24,7 +24,7 @@ from .errors import DataError, DefinitionError, MetricBroken
 from .failures import Failures
 from .feedback_score import FeedbackScore, feedback_score
 from .function import function_name, without_partials
-from .llm import checked_models, models
+from .judge_llm import checked_models, models
 from .metric import Metric, ScoreFunction, metric_with
 from .options import MetricOptions
 from .score import Score, shown

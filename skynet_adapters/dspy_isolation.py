@@ -14,7 +14,7 @@ from dspy.utils.parallelizer import ParallelExecutor
 
 from .dspy_measuring import APART, INSIDE_METRIC, apart_here, is_in_rollout
 from .dspy_models import NOT_THE_PROGRAMS, BilledCalls, model_of_modules, takes_messages
-from .llm import chosen_models
+from .judge_llm import chosen_models
 from .metric import Metric, isolations
 
 __all__ = ["cancel_queued_work"]

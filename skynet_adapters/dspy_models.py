@@ -14,7 +14,7 @@ from dspy.clients._deprecation import adapter_message_call
 from dspy.dsp.utils.settings import thread_local_overrides
 
 from .dspy_measuring import INSIDE_METRIC, billed_call, judging, program_asked
-from .llm import chosen_models
+from .judge_llm import chosen_models
 from .measure import Bill, ModelCall
 
 __all__ = [

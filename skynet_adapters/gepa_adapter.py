@@ -17,7 +17,7 @@ from .gepa_cases import fault_of_cases, input_and_expected
 from .gepa_closing import ClosingCallback
 from .gepa_rollouts import GEPA_OPTIONS, Job, Raising, Rollouts, Trajectory
 from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, plain, with_images
-from .llm import checked_models
+from .judge_llm import checked_models
 from .metric import Metric, ScoreFunction, metric_with
 from .options import MetricOptions
 

@@ -12,7 +12,7 @@ from .errors import DataError, DefinitionError, MetricBroken, MetricError
 from .gepa_cases import input_and_expected
 from .gepa_rollouts import GEPA_OPTIONS, Job, Raising, Rollouts, Trajectory, artifact_itself
 from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, with_images
-from .llm import checked_models
+from .judge_llm import checked_models
 from .metric import Metric, ScoreFunction, metric_with
 from .options import MetricOptions
 

@@ -20,7 +20,7 @@ from .copies import protected
 from .deadline import end_idle_helpers, start, wait_unless_ended
 from .errors import DefinitionError, MetricBroken, MetricError
 from .isolated import RunProcesses, most_processes
-from .llm import Models, models, models_of_block
+from .judge_llm import Models, models, models_of_block
 from .measure import Observation, unmeasured
 from .metric import Metric
 from .options import checked_isolation, checked_memory_limit, checked_seconds

@@ -57,7 +57,7 @@ def helpers_used(score: Any) -> frozenset[str]:
             names = _names(function.__code__)
             roots = [] if owner is None else [owner]
             if thing is score or not is_installed(function.__code__.co_filename):
-                if "skynet" in names:  # imported in the function, or the module itself
+                if names & {"skynet", "skynet_adapters"}:  # imported in the function, or the module itself
                     found |= names & _HELPERS
                 roots += _referred(function, names)
             elif not _is_users(owner):

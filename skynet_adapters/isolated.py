@@ -27,7 +27,7 @@ from .attempt import Ran, too_late
 from .deadline import DeadlineExceededError, call_within, start
 from .errors import DefinitionError, MetricError
 from .function import MOST_TOLD, ToldError
-from .llm import llm
+from .judge_llm import llm
 from .measure import unmeasured
 from .score import clean_text, shown
 from .worker import CALL, MODEL_ANSWER, Outcome, RunWork, ScoreWork, Work, packed, passes_on, serve

@@ -334,7 +334,7 @@ def load_score(path: str | os.PathLike[str]) -> Any:
     source = _read_source(file)
     module = _executed(file)
     if "REWARD_SPEC" in vars(module):
-        from .reward import read_reward_spec  # here, since pydantic takes a while to import
+        from .rewards import read_reward_spec  # here, since pydantic takes a while to import
 
         try:
             read_reward_spec(module.REWARD_SPEC)

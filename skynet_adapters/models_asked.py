@@ -3,7 +3,7 @@
 from hashlib import blake2b
 from typing import Any
 
-from .llm import chosen_models, dspys_model
+from .judge_llm import chosen_models, dspys_model
 from .load import fingerprint
 from .memo import content_key
 

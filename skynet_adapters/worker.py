@@ -22,7 +22,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 import cloudpickle
 
-from . import llm, measure
+from . import judge_llm, measure
 from .attempt import Ran, attempt
 from .deadline import wait_within
 from .errors import MetricBroken, MetricError, MetricReturnError, ProgramFailedError
@@ -272,7 +272,7 @@ def serve(connection: Connection, life: Connection) -> None:
             del os.environ[name]
     sys.argv[1:] = []  # which are the parent's
     parent = _Parent(connection)
-    llm.elsewhere = parent.ask
+    judge_llm.elsewhere = parent.ask
     threading.Thread(target=parent.listen, name="skynet-adapters-parent", daemon=True).start()
     work = _loaded(parent)
     while True:

@@ -1058,6 +1058,8 @@ def test_the_lines_of_a_reward_do_not_make_a_feedback_useful(file):
         ("from skynet import llm\ndef score(i, o): return 1", set()),
         ("from skynet import llm\ndef score(i, o): return llm('?')", {"llm"}),
         ("from skynet import llm as ask\ndef score(i, o): return ask('?')", {"llm"}),
+        ("from skynet_adapters import llm as ask\ndef score(i, o): return ask('?')", {"llm"}),
+        ("def score(i, o):\n from skynet_adapters import llm\n return llm('?')", {"llm"}),
         ("import skynet\ndef score(i, o): return skynet.observation()", {"observation"}),
         ("import skynet as s\ndef score(i, o): return s.llm('?')", {"llm"}),
         ("def score(i, o):\n    from skynet import service_cost as c\n    return c()", {"service_cost"}),

@@ -37,7 +37,7 @@ from skynet_adapters import (
 )
 from skynet_adapters.deadline import wait_within
 from skynet_adapters.images import image_url
-from skynet_adapters.llm import _warn_of_lost_thread
+from skynet_adapters.judge_llm import _warn_of_lost_thread
 from skynet_adapters.measure import rollout
 
 from .model_server import ModelServer, RefusedError, in_fields, text_of

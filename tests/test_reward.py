@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from skynet_adapters import DefinitionError, Metric, MetricReturnError, RewardSpec
 from skynet_adapters.measure import Observation, observed
-from skynet_adapters.reward import reward
+from skynet_adapters.rewards import reward
 from skynet_adapters.score import parse_return
 
 WEIGHTS = {"accuracy": 0.7, "speed": 0.2, "cost": 0.1}

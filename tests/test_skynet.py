@@ -16,12 +16,13 @@ ROOT = Path(skynet_adapters.__file__).resolve().parents[1]
 
 @pytest.mark.parametrize(
     ("name", "module"),
-    [("llm", "llm"), ("observation", "measure"), ("reward", "reward"), ("service_cost", "measure")],
+    [("llm", "judge_llm"), ("observation", "measure"), ("reward", "rewards"), ("service_cost", "measure")],
 )
 def test_a_helper_is_the_one_of_the_package(name, module):
     names = {}
     exec(f"from skynet import {name}", names)
     assert names[name] is getattr(importlib.import_module(f"skynet_adapters.{module}"), name)
+    assert names[name] is getattr(skynet_adapters, name)
 
 
 def test_an_image_is_gepas_own_so_that_it_reaches_a_reflection_model_as_an_image():
