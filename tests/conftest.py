@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
@@ -19,8 +18,11 @@ import dspy
 import pytest
 from hypothesis import settings
 
-# No test is timed: the machines that run them are shared. What is generated is the same in every run, so that
-# a change is judged by what it changes; `--hypothesis-profile=search` looks for what nobody has seen yet.
+from .waiting import Release
+
+# No test fails because it runs slowly: what must not hang is waited for with much patience. What is generated
+# is the same in every run, so that a change is judged by what it changes; `--hypothesis-profile=search` looks
+# for what nobody has seen yet.
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.register_profile("search", deadline=None, max_examples=1_000)
 settings.load_profile("repeatable")
@@ -41,11 +43,13 @@ def _fresh_dspy_settings() -> Iterator[None]:
 
 
 @pytest.fixture
-def released() -> Iterator[threading.Event]:
-    """What hangs in a test hangs until this is set, a minute at most."""
-    event = threading.Event()
+def released() -> Iterator[Release]:
+    """What hangs in a test hangs until this is set; nothing may wait for it as long as it hangs at most."""
+    event = Release()
     yield event
+    waited_in_vain = event.waited_in_vain
     event.set()
+    assert not waited_in_vain, "somebody waited for what hangs, and not only for as long as was allowed"
 
 
 @pytest.fixture

@@ -65,7 +65,7 @@ def test_the_next_call_works_after_one_that_raised():
 def test_a_call_that_hangs_is_given_up_while_it_still_hangs(released):
     begun = time.monotonic()
     with pytest.raises(DeadlineExceededError):
-        call_within(0.3, lambda: released.wait(60))
+        call_within(0.3, lambda: released.wait())
     assert time.monotonic() - begun < SOON
     assert not released.is_set()
 
@@ -81,7 +81,7 @@ def test_a_deadline_is_told_from_a_time_out_inside_the_call():
 
 def test_a_deadline_is_a_time_out_for_those_who_catch_one(released):
     with pytest.raises(TimeoutError):
-        call_within(0.05, lambda: released.wait(60))
+        call_within(0.05, lambda: released.wait())
 
 
 def test_the_function_runs_on_a_daemon_thread_that_is_not_the_callers():
@@ -135,7 +135,7 @@ def test_an_abandoned_helper_takes_no_further_call_and_ends_with_its_own(release
 
     def hang() -> None:
         hanging.append(threading.current_thread())
-        released.wait(60)
+        released.wait()
 
     with pytest.raises(DeadlineExceededError):
         call_within(1.0, hang)
@@ -378,7 +378,7 @@ def test_a_loop_that_is_blocked_by_one_coroutine_is_left_for_a_new_one(released)
 
     async def block() -> str:
         blocking.set()
-        released.wait(60)  # as a synchronous client in an async metric does
+        released.wait()  # as a synchronous client in an async metric does
         return "done"
 
     old = wait_within(PATIENCE, loop_and_thread())
@@ -404,7 +404,7 @@ def test_a_loop_that_was_left_ends_with_its_last_call():
 
     async def block() -> int:
         blocking.set()
-        released.wait(60)
+        released.wait()
         await asyncio.sleep(0.01)
         return threading.get_ident()
 
@@ -434,7 +434,7 @@ def test_a_coroutine_that_moved_to_a_new_loop_runs_once(released):
 
     async def block() -> None:
         blocking.set()
-        released.wait(60)
+        released.wait()
 
     async def count() -> int:
         runs.append(1)
@@ -455,7 +455,7 @@ def test_a_coroutine_that_finds_two_loops_blocked_gets_one_of_its_own(released):
 
     async def block(number: int) -> None:
         blocking[number].set()
-        released.wait(60)
+        released.wait()
 
     with ThreadPoolExecutor(2) as pool:
         blocked = [pool.submit(wait_within, 60.0, block(0))]
@@ -545,7 +545,7 @@ def test_what_is_started_is_not_waited_for_and_sees_the_callers_context(released
     done = threading.Event()
 
     def look() -> None:
-        released.wait(60)
+        released.wait()
         seen.append(variable.get())
         variable.set("changed")
         done.set()
@@ -565,7 +565,7 @@ def test_a_helper_that_was_started_serves_others_when_it_is_done(released):
 
     def hang() -> None:
         threads.append(threading.current_thread())
-        released.wait(60)
+        released.wait()
         raise SystemExit("which nobody learns")
 
     start(hang)

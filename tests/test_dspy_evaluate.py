@@ -6,7 +6,6 @@ import gc
 import json
 import logging
 import socket
-import statistics
 import subprocess
 import sys
 import textwrap
@@ -22,6 +21,7 @@ from dspy.teleprompt.bootstrap_trace import FailedPrediction
 
 from skynet_adapters import Metric, MetricBroken, as_dspy_metric
 from tests.scripted import ScriptedEngine, answering, chat, examples, field_of, scripted_lm
+from tests.waiting import HANG, pools_run_empty, with_few_paid
 
 
 def score(input, output, expected=None):
@@ -51,13 +51,16 @@ def evaluate(metric, program=None, devset=None, threads=8, **options):
     )
 
 
-def paid_in_the_end(calls):
-    """How many calls there are once DSPy's threads have run what is still queued."""
-    before = -1
-    while before != len(calls):
-        before = len(calls)
-        time.sleep(0.1)
-    return before
+def paid_until_stopped(
+    metric, match, few, released, answer=lambda question: dspy.Prediction(answer="A"), threads=8
+):
+    """How many of 200 programs are paid in all, where only so many answer before the run has been stopped."""
+    program = Quick(with_few_paid(answer, few, released))
+    with pools_run_empty():
+        with pytest.raises(MetricBroken, match=match):
+            evaluate(metric, program, examples(200), threads)
+        released.set()
+    return len(program.calls)
 
 
 def scores_of(result):
@@ -231,26 +234,20 @@ def always_raising(input, output, expected=None):
     raise LookupError("no such table: verdicts")
 
 
-def test_a_metric_that_always_raises_stops_every_run_by_name_and_pays_for_few_programs():
-    programs = [Quick() for _ in range(20)]
-    for program in programs:
-        with pytest.raises(MetricBroken, match="LookupError: no such table: verdicts"):
-            evaluate(as_dspy_metric(always_raising), program, examples(200))
-    paid = [paid_in_the_end(program.calls) for program in programs]
-    # A program that takes no time runs ahead while the metric is tried once more.
-    assert statistics.median(paid) <= 30, paid
-    assert max(paid) <= 100, paid
+@pytest.mark.parametrize("few", [8, 30, 100])
+def test_a_metric_that_always_raises_stops_every_run_by_name_and_pays_for_few_programs(few, released):
+    # Its eight threads have begun one program each by then, and nothing of the queue is run afterwards.
+    metric = as_dspy_metric(always_raising)
+    assert paid_until_stopped(metric, "LookupError: no such table: verdicts", few, released) <= few + 8
 
 
-def test_a_metric_that_always_raises_stops_a_run_with_a_slow_program_and_pays_for_few():
+def test_a_metric_that_always_raises_stops_a_run_with_a_slow_program_and_pays_for_few(released):
     def slow(question):
         time.sleep(0.01)
         return dspy.Prediction(answer="A")
 
-    program = Quick(slow)
-    with pytest.raises(MetricBroken, match="LookupError: no such table: verdicts"):
-        evaluate(as_dspy_metric(always_raising), program, examples(200))
-    assert paid_in_the_end(program.calls) <= 40
+    metric = as_dspy_metric(always_raising)
+    assert paid_until_stopped(metric, "LookupError: no such table: verdicts", 32, released, slow) <= 40
 
 
 def test_a_metric_that_always_raises_stops_a_run_with_one_thread_after_five_cases():
@@ -333,20 +330,20 @@ def test_a_program_that_gives_nothing_at_first_does_not_stop_a_metric_whose_labe
 
 
 @pytest.mark.parametrize("timeout", [60.0, None])
-def test_a_broken_metric_that_a_metric_asks_stops_the_run_and_pays_for_few(timeout):
+def test_a_broken_metric_that_a_metric_asks_stops_the_run_and_pays_for_few(timeout, released):
     inner = as_dspy_metric(always_raising)
 
     def outer(input, output, expected=None):
         example = dspy.Example(**input, **expected).with_inputs(*input)
         return float(inner(example, dspy.Prediction(answer=output))), {"feedback": "Asked."}
 
-    program = Quick(lambda question: time.sleep(0.01) or dspy.Prediction(answer="A"))
-    with pytest.raises(MetricBroken, match="no such table: verdicts"):
-        evaluate(as_dspy_metric(outer, timeout=timeout), program, examples(200))
-    assert paid_in_the_end(program.calls) <= 60
+    metric = as_dspy_metric(outer, timeout=timeout)
+    assert paid_until_stopped(metric, "no such table: verdicts", 32, released) <= 40
 
 
-def test_an_evaluation_inside_an_async_metric_is_not_held_up():
+def test_an_evaluation_inside_an_async_metric_is_not_held_up(monkeypatch):
+    monkeypatch.setattr("skynet_adapters.deadline._LOOP_PATIENCE_SECONDS", 30.0)
+
     async def inner(input, output, expected=None):
         await asyncio.sleep(0)
         return score(input, output, expected)
@@ -355,7 +352,7 @@ def test_an_evaluation_inside_an_async_metric_is_not_held_up():
         result = evaluate(as_dspy_metric(inner), devset=examples(4), threads=4)
         return result.score / 100, {"feedback": "Evaluated."}
 
-    metric = as_dspy_metric(outer, timeout=4.0)  # less than a call waits for a busy loop
+    metric = as_dspy_metric(outer, timeout=20.0)  # less than a call of the inner one waits for a busy loop
     result = evaluate(metric, devset=examples(3), threads=2)
     assert (result.score, list(metric.failures)) == (100.0, [])
 
@@ -647,12 +644,12 @@ def test_a_field_that_is_missing_now_and_then_fails_that_case_alone():
 
 
 @pytest.mark.parametrize("threads", [1, 8])
-def test_a_field_that_is_always_missing_stops_the_run_and_says_which(threads):
-    program = Quick()
+def test_a_field_that_is_always_missing_stops_the_run_and_says_which(threads, released):
     metric = as_dspy_metric(score, output="label")
-    with pytest.raises(MetricBroken, match=r"no field 'label', which output= asks for; it has \['answer'\]"):
-        evaluate(metric, program, examples(200), threads=threads)
-    assert paid_in_the_end(program.calls) <= (5 if threads == 1 else 100)
+    match = r"no field 'label', which output= asks for; it has \['answer'\]"
+    few = 5 if threads == 1 else 30
+    paid = paid_until_stopped(metric, match, few, released, threads=threads)
+    assert paid <= (5 if threads == 1 else few + 8)
     assert metric.metric.calls == 0
 
 
@@ -724,10 +721,8 @@ class Hang:
         self.wait = getattr(self, kind)
 
     def sleep(self):
-        for _ in range(3000):
+        while not self.free.is_set():
             time.sleep(0.01)
-            if self.free.is_set():
-                return
 
     def busy_loop(self):
         while not self.free.is_set():
@@ -750,47 +745,37 @@ class Hang:
 @pytest.mark.parametrize("kind", ["sleep", "busy_loop", "blocked_socket", "held_lock"])
 def test_a_hang_is_released_on_time_while_innocent_calls_go_on(kind):
     hang = Hang(kind)
-    seen, ended = [], {}
-    begun = time.monotonic()
+    seen, ended = [], []
 
     def hanging(input, output):
         seen.append(dspy.settings.lm)
         if input["question"] == "q3":
             hang.wait()
-        ended[input["question"]] = time.monotonic() - begun
+        ended.append(input["question"])
         return 1.0, {"feedback": "F."}
 
-    metric = as_dspy_metric(hanging, timeout=0.7)
+    metric = as_dspy_metric(hanging, timeout=2.0)  # the innocent ones take milliseconds
     lm = answering(lambda question: "A")
     try:
         with dspy.context(lm=lm):
             result = evaluate(metric, dspy.Predict("question -> answer"), examples(16))
-        took = time.monotonic() - begun
-        innocent = dict(ended)
+        innocent = set(ended)
     finally:
         hang.end()
     assert result.score == 93.75
-    assert "did not answer within 0.7 s" in scores_of(result)[3].feedback
+    assert "did not answer within 2 s" in scores_of(result)[3].feedback
     assert [failure.kind for failure in metric.metric.failures] == ["MetricTimeoutError"]
-    assert 0.7 <= took < 5.0
-    assert len(innocent) == 15
+    assert innocent == {f"q{number}" for number in range(16)} - {"q3"}  # nobody waited for the hang to end
     assert seen == [lm] * 16
 
 
-def test_hangs_on_every_case_stop_the_run_by_name():
-    free = threading.Event()
-
+def test_hangs_on_every_case_stop_the_run_by_name(released):
     def hanging(input, output, expected=None):
-        free.wait(30)
+        released.wait()
         return 1.0, {"feedback": "F."}
 
-    begun = time.monotonic()
-    try:
-        with pytest.raises(MetricBroken, match=r"did not answer within 0\.2 s"):
-            evaluate(as_dspy_metric(hanging, timeout=0.2), devset=examples(100))
-    finally:
-        free.set()
-    assert time.monotonic() - begun < 5.0
+    with pytest.raises(MetricBroken, match=r"did not answer within 0\.2 s"):
+        evaluate(as_dspy_metric(hanging, timeout=0.2), devset=examples(100))
 
 
 @pytest.mark.parametrize("options", [{}, {"timeout": 5.0}, {"timeout": None}], ids=repr)
@@ -836,15 +821,19 @@ def test_the_interpreter_exits_cleanly_while_metrics_hang(tmp_path):
 
             held = threading.Lock()
             held.acquire()
+            innocent = threading.Semaphore(0)
 
             def score(input, output):
                 if input["question"] == "q1":
                     time.sleep(600)
                 if input["question"] == "q2":
+                    for _ in range(5):  # which would wait for this loop again and again
+                        innocent.acquire()
                     while True:
                         pass
                 if input["question"] == "q3":
                     held.acquire()
+                innocent.release()
                 return 1.0, {"feedback": "F."}
 
             async def ascore(input, output):
@@ -858,18 +847,15 @@ def test_the_interpreter_exits_cleanly_while_metrics_hang(tmp_path):
 
             devset = [dspy.Example(question=f"q{n}").with_inputs("question") for n in range(8)]
             for one in (score, ascore):
-                metric = as_dspy_metric(one, timeout=0.3)
+                metric = as_dspy_metric(one, timeout=1.0)
                 print(dspy.Evaluate(devset=devset, metric=metric, num_threads=8)(Program()).score, flush=True)
-            print("ended", time.time(), flush=True)
             """
         )
     )
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
-    ended = time.time()
+    # It comes back: two of the hangs never end.
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
-    first, second, end = done.stdout.split("\n")[:3]
-    assert (first, second) == ("62.5", "87.5")
-    assert ended - float(end.split()[1]) < 10.0
+    assert done.stdout.split() == ["62.5", "87.5"]
     assert "Traceback" not in done.stderr
     assert "never awaited" not in done.stderr
 
@@ -952,9 +938,7 @@ def test_five_megabytes_of_text_pass_and_their_feedback_is_cut():
 
     program = Quick(lambda question: dspy.Prediction(answer=question))
     devset = [dspy.Example(question=long, answer=long).with_inputs("question")] * 4
-    begun = time.monotonic()
     result = evaluate(as_dspy_metric(echoing), program, devset)
-    assert time.monotonic() - begun < 10.0
     assert seen == [(len(long),) * 3] * 4
     for one in scores_of(result):
         assert len(one.feedback) < 10_100
@@ -1282,13 +1266,15 @@ def test_an_async_metric_is_awaited_in_an_evaluation(options):
 
 
 def test_async_calls_of_one_evaluation_overlap():
-    async def slow(input, output):
-        await asyncio.sleep(0.2)
+    met = []
+
+    async def meeting(input, output):
+        met.append(input["question"])
+        while len(met) < 8:  # until its time is over, where they follow one another
+            await asyncio.sleep(0.01)
         return 1.0, {"feedback": "F."}
 
-    begun = time.monotonic()
-    assert evaluate(as_dspy_metric(slow), devset=examples(16)).score == 100.0
-    assert time.monotonic() - begun < 2.0
+    assert evaluate(as_dspy_metric(meeting), devset=examples(8), threads=8).score == 100.0
 
 
 def test_an_async_metric_works_inside_a_running_loop():
@@ -1305,20 +1291,21 @@ def test_an_async_metric_works_inside_a_running_loop():
 
 
 def test_an_async_metric_that_raises_or_hangs_fails_that_case_alone():
+    came_back = []
+
     async def some(input, output):
         if input["question"] == "q1":
             raise ValueError("boom")
         if input["question"] == "q2":
-            await asyncio.sleep(60)
+            await asyncio.sleep(HANG)
+            came_back.append(input)
         return 1.0, {"feedback": "F."}
 
-    metric = as_dspy_metric(some, timeout=0.5)
-    begun = time.monotonic()
-    result = evaluate(metric)
-    assert time.monotonic() - begun < 5.0
+    result = evaluate(as_dspy_metric(some, timeout=1.0))
     assert result.score == 75.0
     assert "ValueError: boom" in scores_of(result)[1].feedback
-    assert "did not answer within 0.5 s" in scores_of(result)[2].feedback
+    assert "did not answer within 1 s" in scores_of(result)[2].feedback
+    assert came_back == []
 
 
 def test_one_metric_object_serves_several_evaluations_and_threads_at_once():

@@ -4,9 +4,7 @@ import json
 import logging
 import random
 import re
-import statistics
 import threading
-import time
 
 import dspy
 import pytest
@@ -14,6 +12,7 @@ from gepa.strategies.proposal_sampling import IndependentSampling
 
 from skynet_adapters import Metric, MetricBroken, as_dspy_metric
 from tests.scripted import answering, chat, examples, field_of, reflecting, scripted_lm
+from tests.waiting import pools_run_empty, with_few_paid
 
 RULE = "Say A."
 
@@ -542,18 +541,19 @@ def test_a_program_that_returns_one_shared_prediction_gets_the_score_of_each_rol
 # --- a broken metric ------------------------------------------------------------------------------
 
 
-def test_a_metric_that_always_raises_stops_every_run_by_name_and_pays_for_few_programs():
+def test_a_metric_that_always_raises_stops_every_run_by_name_and_pays_for_few_programs(released):
     def always_raising(input, output, expected=None):
         raise LookupError("no such table: verdicts")
 
-    models = [answering(lambda question: "B") for _ in range(12)]
-    for lm in models:
-        with pytest.raises(MetricBroken, match="LookupError: no such table: verdicts"):
-            compiled(as_dspy_metric(always_raising), lm=lm, valset=examples(200), budget=600)
-    time.sleep(0.3)  # DSPy's threads would run by then what is still queued
-    paid = [len(lm.prompts) for lm in models]
-    assert statistics.median(paid) <= 30, paid
-    assert max(paid) <= 100, paid
+    for few in (8, 30, 100):
+        released.clear()
+        lm = answering(with_few_paid(lambda question: "B", few, released))
+        with pools_run_empty():
+            with pytest.raises(MetricBroken, match="LookupError: no such table: verdicts"):
+                compiled(as_dspy_metric(always_raising), lm=lm, valset=examples(200), budget=600)
+            released.set()
+        # Its eight threads have begun one program each by then, and nothing of the queue is run afterwards.
+        assert len(lm.prompts) <= few + 8
 
 
 def test_a_metric_that_always_raises_goes_on_with_stop_after_none():
@@ -568,7 +568,7 @@ def test_a_metric_that_always_raises_goes_on_with_stop_after_none():
     assert metric.metric.calls == results.total_metric_calls
 
 
-def test_a_key_that_is_revoked_midway_stops_the_run_by_max_failures_in_a_row():
+def test_a_key_that_is_revoked_midway_stops_the_run_by_max_failures_in_a_row(released):
     calls = iter(range(1_000))
 
     def revoked(input, output, expected=None):
@@ -577,11 +577,12 @@ def test_a_key_that_is_revoked_midway_stops_the_run_by_max_failures_in_a_row():
         return score(input, output, expected)
 
     metric = as_dspy_metric(revoked, max_failures_in_a_row=10)
-    lm = answering(lambda question: "B")
-    with pytest.raises(MetricBroken, match="PermissionError: key revoked"):
-        compiled(metric, lm=lm, reflection=reflecting(), budget=500)
-    time.sleep(0.3)
-    assert len(lm.prompts) <= 30 + 10 + 16
+    lm = answering(with_few_paid(lambda question: "B", 30 + 10 + 8, released))
+    with pools_run_empty():
+        with pytest.raises(MetricBroken, match="PermissionError: key revoked"):
+            compiled(metric, lm=lm, reflection=reflecting(), budget=500)
+        released.set()
+    assert len(lm.prompts) <= 30 + 10 + 8 + 8
 
 
 def parsing(input, output, expected=None):

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import json
-import time
 
 import cloudpickle
 import dspy
@@ -251,16 +250,14 @@ def test_a_score_of_another_shape_is_a_failure_and_not_the_end(module, returned)
 
 
 @both
-def test_a_score_that_hangs_is_a_failure(module):
+def test_a_score_that_hangs_is_a_failure(module, released):
     def score(input, output, expected=None):
         if output == "bad":
-            time.sleep(5)
+            released.wait()
         return 0.1, {"feedback": "F."}
 
-    reward = as_dspy_reward(score, timeout=0.1)
-    begun = time.monotonic()
+    reward = as_dspy_reward(score, timeout=0.5)
     assert ask(module, reward, "bad", "good", threshold=0.5)[0].answer == "good"
-    assert time.monotonic() - begun < 4
     assert [failure.kind for failure in reward.metric.failures] == ["MetricTimeoutError"]
 
 

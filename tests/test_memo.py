@@ -366,7 +366,7 @@ def test_callers_at_once_share_one_computation(keep, released):
     def compute() -> str:
         calls.append(1)
         computing.set()
-        assert released.wait(60)
+        assert released.wait()
         return "value"
 
     with ThreadPoolExecutor(8) as pool:
@@ -419,7 +419,7 @@ def test_a_waiter_waits_no_longer_than_allowed(released):
 
     def hang() -> str:
         computing.set()
-        released.wait(60)
+        released.wait()
         return "late"
 
     with ThreadPoolExecutor(1) as pool:
@@ -441,7 +441,7 @@ def test_who_must_not_wait_computes_beside_the_computation_in_flight(released):
 
     def hang() -> str:
         computing.set()
-        released.wait(60)
+        released.wait()
         return "leader"
 
     with ThreadPoolExecutor(1) as pool:
@@ -466,7 +466,7 @@ def test_waiters_compute_themselves_when_the_one_they_waited_for_was_interrupted
 
     def interrupted() -> str:
         computing.set()
-        released.wait(60)
+        released.wait()
         raise KeyboardInterrupt
 
     with ThreadPoolExecutor(2) as pool:

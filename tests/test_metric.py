@@ -289,7 +289,7 @@ def test_a_synchronous_wrapper_of_an_async_function_works_inside_a_running_loop(
 def test_a_synchronous_wrapper_of_an_async_function_is_timed_out(released):
     @functools.wraps(async_score)
     def hang(*_: Any) -> Any:
-        released.wait(15)
+        released.wait()
         return OK
 
     begun = time.monotonic()
@@ -681,7 +681,7 @@ def test_calling_a_metric_raises_where_there_is_no_judgement(function, output, e
 
 def test_calling_a_metric_that_hangs_raises_the_time_out(released):
     with pytest.raises(MetricTimeoutError, match=r"did not answer within 0\.3 s"):
-        Metric(lambda input, output: released.wait(HANG), timeout=0.3)({}, "a")
+        Metric(lambda input, output: released.wait(), timeout=0.3)({}, "a")
 
 
 def test_a_metric_is_a_valid_score_of_another_function():
@@ -1215,7 +1215,7 @@ def test_without_an_expected_value_there_is_no_trial():
 
 def test_each_wrong_return_and_each_time_out_counts(released):
     metric = Metric(
-        lambda input, output: released.wait(HANG) if output == "hang" else 0.5, timeout=0.3, stop_after=2
+        lambda input, output: released.wait() if output == "hang" else 0.5, timeout=0.3, stop_after=2
     )
     metric.score_case({}, "hang")
     assert metric.broken() is None
@@ -1279,7 +1279,7 @@ def test_a_failure_that_came_from_another_call_in_flight_does_not_count(released
     def score(input: Any, output: Any, expected: Any = None) -> Any:
         if output == "b":
             judging.set()
-            released.wait(HANG)
+            released.wait()
         raise ValueError("no")
 
     metric = Metric(score, memo="content", stop_after=2)
@@ -1334,7 +1334,7 @@ def test_the_fault_that_stops_the_run_is_the_metrics_even_when_a_program_fails_d
     def score(input: Any, output: Any, expected: Any = None) -> Any:
         if output == "a":
             trying.set()
-            released.wait(HANG)
+            released.wait()
         raise ValueError("the judge's key is revoked")
 
     metric = Metric(score, stop_after=1)
@@ -1378,7 +1378,7 @@ def test_the_run_is_not_stopped_before_the_trial_has_ended(released):
     def score(input: Any, output: Any, expected: Any = None) -> Any:
         if output == "a":
             trying.set()
-            released.wait(HANG)
+            released.wait()
         raise ValueError("no")
 
     metric = Metric(score, stop_after=3)
@@ -1401,7 +1401,7 @@ def test_a_trial_that_works_while_others_fail_does_not_stop_the_run(released):
         if output != "a":
             raise ValueError("no")
         trying.set()
-        released.wait(HANG)
+        released.wait()
         return OK
 
     metric = Metric(score, stop_after=3)
@@ -1641,7 +1641,7 @@ def test_one_who_waits_for_a_hanging_call_waits_no_longer_than_the_time_out(rele
 
     def score(input: Any, output: Any) -> Any:
         judging.set()
-        released.wait(HANG)
+        released.wait()
         return OK
 
     metric = Metric(score, memo="content", timeout=1.0)
@@ -1767,7 +1767,7 @@ def test_a_call_that_a_target_knows_to_be_inside_a_metric_does_not_wait(isolated
         calls.append(1)
         if len(calls) == 1:
             judging.set()
-            released.wait(HANG)
+            released.wait()
         return OK
 
     metric = Metric(score, memo="content")
@@ -2081,7 +2081,7 @@ def test_a_hang_is_released_on_time_while_innocent_calls_go_on(hang):
 
 
 def test_the_same_metric_goes_on_with_other_cases_after_a_hang(released):
-    metric = Metric(lambda input, output: released.wait(HANG) and OK if output == "hang" else OK, timeout=5.0)
+    metric = Metric(lambda input, output: released.wait() and OK if output == "hang" else OK, timeout=5.0)
     with ThreadPoolExecutor(4) as pool:
         hanging = pool.submit(metric.score_case, {}, "hang")
         assert [one.value for one in pool.map(lambda n: metric.score_case({}, n), range(50))] == [1.0] * 50
@@ -2091,7 +2091,7 @@ def test_the_same_metric_goes_on_with_other_cases_after_a_hang(released):
 def test_a_function_that_answers_late_is_not_taken_for_the_next_call(released):
     def score(input: Any, output: Any) -> Any:
         if output == "hang":
-            released.wait(HANG)
+            released.wait()
         return said(output)
 
     metric = Metric(score, timeout=0.3)
@@ -2306,7 +2306,7 @@ def test_a_metric_can_be_pickled_while_it_judges(released):
 
     with ThreadPoolExecutor(1) as pool:
         metric = Metric(
-            lambda input, output: judging.set() or (released.wait(HANG) and OK) if output == "hang" else OK,
+            lambda input, output: judging.set() or (released.wait() and OK) if output == "hang" else OK,
             memo="content",
         )
         asked = pool.submit(metric.score_case, {}, "hang")
@@ -2605,7 +2605,7 @@ def test_a_call_that_began_before_a_stop_does_not_count_in_the_next_run(released
 
     def score(input, output):
         begun.release()
-        released.wait(HANG)
+        released.wait()
         raise ConnectionError("no route")
 
     metric = Metric(score, max_failures_in_a_row=2)

@@ -26,6 +26,7 @@ from skynet_adapters import (
     program_run,
 )
 from tests.scripted import chat
+from tests.waiting import PATIENCE
 
 # One worker of pytest for all, since the cluster takes its time to start.
 pytestmark = pytest.mark.xdist_group("remote")
@@ -265,14 +266,21 @@ def test_a_worker_of_dask_that_dies_fails_its_case_alone(cluster, tmp_path):
         import os
         import time
 
-        if input["n"] == 1:
-            time.sleep(1)  # what lies on the same worker when it dies again and again, Dask suspects as well
+        if input["n"] == 3:
+            # What lies on the same worker when it dies again and again, Dask suspects as well.
+            end = time.monotonic() + 60
+            while len(os.listdir(tmp_path)) < 3 and time.monotonic() < end:
+                time.sleep(0.01)
             os._exit(1)
         return f"L{input['n']}"
 
-    batch = evaluated(run, cluster, CASES[:4])
-    assert batch.scores == [1.0, 0.0, 1.0, 1.0]
-    assert "The executor did not run it: KilledWorker" in texts(batch)[1]
+    def noted(input, output, expected=None):
+        (tmp_path / str(input["n"])).touch()
+        return score(input, output, expected)
+
+    batch = evaluated(run, cluster, CASES[:4], metric=noted)
+    assert batch.scores == [1.0, 1.0, 1.0, 0.0]
+    assert "The executor did not run it: KilledWorker" in texts(batch)[3]
 
 
 class Silent(Executor):
@@ -296,14 +304,14 @@ def test_an_executor_that_no_longer_answers_is_given_up(monkeypatch):
 
 
 def test_waiting_in_the_executors_queue_does_not_count(monkeypatch):
-    monkeypatch.setattr(skynet_adapters.gepa_rollouts, "_EXECUTOR_PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(skynet_adapters.gepa_rollouts, "_EXECUTOR_PATIENCE_SECONDS", 0.1)
 
     def run(artifact, input):
-        time.sleep(0.2)
+        time.sleep(0.15)  # all of them longer than may pass without a sign, each much less
         return f"L{input['n']}"
 
     with ThreadPoolExecutor(1) as one_at_a_time:
-        assert evaluated(run, one_at_a_time, run_timeout=0.5).scores == [1.0] * 8
+        assert evaluated(run, one_at_a_time, run_timeout=1.0).scores == [1.0] * 8
 
 
 class LastFirst(Executor):
@@ -311,6 +319,7 @@ class LastFirst(Executor):
 
     def __init__(self):
         self.taken = []
+        self.has_run_all = threading.Event()
 
     def submit(self, function, /, *arguments, **named):
         self.taken.append((Future(), functools.partial(function, *arguments, **named)))
@@ -321,20 +330,23 @@ class LastFirst(Executor):
     def run(self):
         for future, call in reversed(self.taken):
             future.set_result(call())
+        self.has_run_all.set()
 
 
 def test_an_executor_gives_a_sign_while_a_judge_takes_its_time(monkeypatch):
     monkeypatch.setattr(skynet_adapters.gepa_rollouts, "_EXECUTOR_PATIENCE_SECONDS", 0.1)
 
+    executor = LastFirst()
+
     def run(artifact, input):
-        time.sleep(0.1)
+        time.sleep(0.15)  # all of them longer than may pass without a sign, each much less
         return f"L{input['n']}"
 
     def slow(input, output, expected=None):
-        time.sleep(0.7)
+        assert executor.has_run_all.wait(PATIENCE)
         return score(input, output, expected)
 
-    assert evaluated(run, LastFirst(), metric=slow, run_timeout=0.4).scores == [1.0] * 8
+    assert evaluated(run, executor, metric=slow, run_timeout=1.0).scores == [1.0] * 8
 
 
 class OneAnswer(Silent):
