@@ -6,7 +6,8 @@ import contextvars
 import math
 import sqlite3
 import threading
-from collections import Counter
+import time
+from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -33,6 +34,7 @@ from skynet_adapters.dspy_measuring import _Asked, _longest, _shares_a_thread
 from skynet_adapters.measure import observation, service_cost
 
 from .model_server import ModelServer, RefusedError, in_fields, text_of
+from .waiting import PATIENCE
 
 ROLLOUTS = 200
 THREADS = 8
@@ -508,33 +510,65 @@ def test_a_program_that_asks_a_function_pays_for_it_by_calls(others):
 # --- time -------------------------------------------------------------------------------------------
 
 
+class Stopwatch:
+    """Takes the time of what is done, by name, from outside and by the clock that the server's log has."""
+
+    def __init__(self) -> None:
+        self.ms: dict[str, float] = defaultdict(float)
+
+    @contextlib.contextmanager
+    def taking(self, name=""):
+        begun = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.ms[name] += (time.perf_counter() - begun) * 1e3
+
+    def around(self, program):
+        """The program, each call of which is timed by case."""
+        kind, stopwatch = type(program), self
+
+        class Timed(kind):
+            def __call__(self, **inputs):
+                with stopwatch.taking(inputs["question"].split()[0]):
+                    return super().__call__(**inputs)
+
+        program.__class__ = Timed
+        return program
+
+
+def served_ms(calls):
+    return sum(call.ended - call.begun for call in calls) * 1e3
+
+
 def test_the_time_of_a_rollout_is_its_own():
-    watching = Watching()
+    watching, stopwatch = Watching(), Stopwatch()
     slow = "case-7 "
     with ModelServer(in_fields(), lambda messages: 0.5 if slow in text_of(messages[-1:]) else 0.0) as server:
-        evaluate(Nested(), watching(), cases(40), server.lm())
-    times = {case: seen.time_ms / 1e3 for case, seen in watching.read}
+        evaluate(stopwatch.around(Nested()), watching(), cases(40), server.lm())
+    times = {case: seen.time_ms for case, seen in watching.read}
     for case, calls in server.by_case().items():
-        assert times[case] >= sum(call.ended - call.begun for call in calls)
-    assert times.pop("case-7") >= 1.0
-    assert sorted(times.values())[len(times) // 2] < 0.5
+        assert served_ms(calls) <= times[case] <= stopwatch.ms[case]
+    assert len(times) == 40
+    assert times["case-7"] >= 1_000
 
 
 def test_the_time_that_a_reward_takes_is_not_the_programs():
-    whole = Watching()
-    begun = threading.Event()
+    whole, program_time, reward_time = Watching(), Stopwatch(), Stopwatch()
 
     def slow_reward(input, output, expected=None):
-        begun.wait(0.3)
+        with reward_time.taking():
+            threading.Event().wait(0.3)
         return 0.0, {"feedback": "Slow."}
 
     with ModelServer(in_fields()) as server:
         program = dspy.BestOfN(
             dspy.Predict("question -> answer"), N=3, reward_fn=as_dspy_reward(slow_reward), threshold=1.0
         )
-        evaluate(program, whole(), cases(1), server.lm(), threads=1)
+        evaluate(program_time.around(program), whole(), cases(1), server.lm(), threads=1)
     [(_, seen)] = whole.read
-    assert seen.time_ms < 900
+    assert reward_time.ms[""] >= 900
+    assert served_ms(server.served) <= seen.time_ms <= program_time.ms["case-0"] - reward_time.ms[""]
 
 
 # --- answers from a cache ---------------------------------------------------------------------------
@@ -552,7 +586,7 @@ def test_a_cached_answer_counts_with_the_time_and_cost_of_the_first_one():
     for case, seen in first.read:
         assert figures(again[case]) == figures(seen)
         assert (seen.cached_calls, again[case].cached_calls) == (0, 2)
-        assert again[case].time_ms >= sum(c.ended - c.begun for c in server.by_case()[case]) * 1e3
+        assert again[case].time_ms >= served_ms(server.by_case()[case])
 
 
 def test_cached_answers_of_calls_at_once_do_not_add_up():
@@ -601,7 +635,7 @@ def test_an_answer_that_nobody_has_timed_has_no_time_and_says_so_once(monkeypatc
 @pytest.mark.parametrize("ask", ["sync", "async"])
 @pytest.mark.parametrize("cache", ["memory", "disk"])
 def test_an_answer_that_was_cached_before_anybody_measured_has_the_time_of_the_first_one(ask, cache):
-    watching = Watching()
+    watching, stopwatch = Watching(), Stopwatch()
     predict, first = dspy.Predict("question -> answer"), 1_210 + 2 * (ask == "sync") + (cache == "disk")
 
     def program(question):
@@ -609,14 +643,17 @@ def test_an_answer_that_was_cached_before_anybody_measured_has_the_time_of_the_f
 
     [case] = cases(1, first)
     with ModelServer(in_fields(), lambda messages: 0.3) as server, dspy.context(lm=server.lm(cache=True)):
-        program(case.question)
+        with stopwatch.taking("first"):
+            program(case.question)
         if cache == "disk":
             dspy.cache.reset_memory_cache()  # as it is in the next process
         with measuring():
-            watching()(case, program(case.question))
+            with stopwatch.taking("again"):
+                answer = program(case.question)
+            watching()(case, answer)
     [(_, seen)] = watching.read
     assert len(server.served) == seen.cached_calls == 1
-    assert 300 <= seen.time_ms < 600
+    assert 300 <= served_ms(server.served) <= seen.time_ms <= stopwatch.ms["first"] + stopwatch.ms["again"]
     assert seen.cost_usd == server.served[0].cost
 
 
@@ -639,7 +676,12 @@ def test_a_cache_that_cannot_be_read_knows_no_first_times(tmp_path, monkeypatch)
 
 def test_a_baseline_outside_of_the_block_does_not_decide_which_program_wins():
     """The quick program is asked first, with nobody measuring; it must not count as one of unknown time."""
-    with ModelServer(in_fields(), lambda messages: 0.6 if "slowly" in text_of(messages) else 0.1) as server:
+    stopwatch = Stopwatch()
+
+    def delay(messages):  # the slow one's answer takes longer than all that the quick one took
+        return stopwatch.ms["quick"] / 1e3 if "slowly" in text_of(messages) else 0.05
+
+    with ModelServer(in_fields(), delay) as server:
         lm = server.lm(cache=True)
         quick = dspy.Predict(dspy.Signature("question -> answer", "Answer quickly."))
         slow = dspy.Predict(dspy.Signature("question -> answer", "Answer slowly."))
@@ -647,13 +689,15 @@ def test_a_baseline_outside_of_the_block_does_not_decide_which_program_wins():
 
         def score(input, output, expected=None):
             seconds = (observation().time_ms or math.inf) / 1e3
-            return min(1.0, 0.05 / seconds), {"feedback": f"{seconds:.1f} s."}
+            return 1.0 / (1.0 + seconds), {"feedback": f"{seconds:.1f} s."}
 
-        with dspy.context(lm=lm):
-            dspy.Evaluate(devset=devset, metric=as_dspy_metric(score), num_threads=4)(quick)
-        scores = [evaluate(program, as_dspy_metric(score), devset, lm).score for program in (quick, slow)]
+        with stopwatch.taking("quick"):
+            with dspy.context(lm=lm):
+                dspy.Evaluate(devset=devset, metric=as_dspy_metric(score), num_threads=4)(quick)
+            quicks = evaluate(quick, as_dspy_metric(score), devset, lm).score
+        slows = evaluate(slow, as_dspy_metric(score), devset, lm).score
     assert len(server.served) == 8
-    assert scores[0] > scores[1] > 0
+    assert quicks > slows > 0
 
 
 class Fan(dspy.Module):
@@ -716,33 +760,45 @@ def test_a_fan_whose_first_answers_came_otherwise_has_no_time_where_a_thread_ser
 def test_what_is_loaded_for_the_first_call_is_no_rollouts_time(monkeypatch):
     import skynet_adapters.dspy_first_answers as first_answers
 
-    watching, program = Watching(), dspy.Predict("question -> answer")
-    loaded = []
-    monkeypatch.setattr(
-        first_answers, "model_info", lambda *names: loaded.append(threading.Event().wait(0.6))
-    )
+    watching, stopwatch = Watching(), Stopwatch()
+    program = stopwatch.around(dspy.Predict("question -> answer"))
+
+    def load(*names):
+        with stopwatch.taking("loading"):
+            threading.Event().wait(0.6)
+
+    monkeypatch.setattr(first_answers, "model_info", load)
     with ModelServer(in_fields()) as server, dspy.context(lm=server.lm()), measuring():
         monkeypatch.setattr(first_answers, "_ready", False)
         watching()(cases(1)[0], program(question="case-0"))
-    assert loaded == [False]
-    assert watching.read[0][1].time_ms < 600
+    [(_, seen)] = watching.read
+    assert stopwatch.ms["loading"] >= 600
+    assert served_ms(server.served) <= seen.time_ms <= stopwatch.ms["case-0"] - stopwatch.ms["loading"]
 
 
 def test_the_order_of_evaluation_does_not_decide_which_program_wins():
     """The slow program is asked last, with all its answers cached; it must not look fast."""
+    quick_has_been_asked = threading.Event()
 
     def score(input, output, expected=None):
-        return min(1.0, 50 / observation().time_ms), {"feedback": f"{observation().time_ms:.0f} ms."}
+        return 1_000 / (1_000 + observation().time_ms), {"feedback": f"{observation().time_ms:.0f} ms."}
 
-    with ModelServer(in_fields(), lambda messages: 0.6 if "slowly" in text_of(messages) else 0.1) as server:
+    def answer(messages):  # the slow one's comes when the quick one has been asked everything
+        assert "quickly" in text_of(messages) or quick_has_been_asked.wait(PATIENCE)
+        return in_fields()(messages)
+
+    with ModelServer(answer) as server, ThreadPoolExecutor(1) as pool:
         lm = server.lm(cache=True)
         quick = dspy.Predict(dspy.Signature("question -> answer", "Answer quickly."))
         slow = dspy.Predict(dspy.Signature("question -> answer", "Answer slowly."))
         devset = cases(8, 1_300)
-        evaluate(slow, as_dspy_metric(score), devset, lm)
-        scores = [evaluate(program, as_dspy_metric(score), devset, lm).score for program in (quick, slow)]
+        first = pool.submit(evaluate, slow, as_dspy_metric(score), devset, lm)
+        quicks = evaluate(quick, as_dspy_metric(score), devset, lm).score
+        quick_has_been_asked.set()
+        first.result(PATIENCE)
+        slows = evaluate(slow, as_dspy_metric(score), devset, lm).score
     assert len(server.served) == 16
-    assert scores[0] > scores[1]
+    assert quicks > slows
 
 
 # --- what cannot be measured ------------------------------------------------------------------------
