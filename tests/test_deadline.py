@@ -1,6 +1,7 @@
 """Calls that are waited for no longer than allowed, on helper threads and on the background loop."""
 
 import asyncio
+import contextlib
 import contextvars
 import os
 import subprocess
@@ -22,9 +23,16 @@ from skynet_adapters.deadline import (
     start,
     wait_within,
 )
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import HANG, PATIENCE, eventually
 
-SOON = 10.0  # a bound for what is given up after a fraction of a second
+LONG = 120.0  # a patience with a busy loop that would show
+
+
+@pytest.fixture
+def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a loop that another call blocks waits so long that it is seen."""
+    monkeypatch.setattr("skynet_adapters.deadline._LOOP_PATIENCE_SECONDS", LONG)
+
 
 variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable", default="unset")
 
@@ -63,11 +71,10 @@ def test_the_next_call_works_after_one_that_raised():
 
 
 def test_a_call_that_hangs_is_given_up_while_it_still_hangs(released):
-    begun = time.monotonic()
+    ended: list[bool] = []
     with pytest.raises(DeadlineExceededError):
-        call_within(0.3, lambda: released.wait())
-    assert time.monotonic() - begun < SOON
-    assert not released.is_set()
+        call_within(0.3, lambda: ended.append(released.wait()))
+    assert ended == []
 
 
 def test_a_deadline_is_told_from_a_time_out_inside_the_call():
@@ -179,19 +186,18 @@ def test_control_c_ends_the_waiting():
         import asyncio
 
         main = threading.get_ident()
-        call = lambda: call_within(60, lambda: time.sleep(60))
-        coroutine = lambda: wait_within(60, asyncio.sleep(60))
+        call = lambda: call_within(600, lambda: time.sleep(600))
+        coroutine = lambda: wait_within(600, asyncio.sleep(600))
         for wait in (call, coroutine):
-            threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
-            begun = time.monotonic()
             try:
+                threading.Timer(0.5, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
                 wait()
             except KeyboardInterrupt:
-                print("interrupted", time.monotonic() - begun < 30)
+                print("interrupted")
         print("after", call_within(30, lambda: 1))
         """
     )
-    assert done.stdout.split("\n")[:3] == ["interrupted True", "interrupted True", "after 1"], done.stderr
+    assert done.stdout.split("\n")[:3] == ["interrupted", "interrupted", "after 1"], done.stderr
     assert done.returncode == 0
 
 
@@ -306,19 +312,19 @@ def test_the_coroutine_sees_the_callers_context_and_cannot_change_it():
 
 
 def test_a_coroutine_that_hangs_is_given_up_and_cancelled():
-    cancelled = threading.Event()
+    cancelled, ended = threading.Event(), threading.Event()
 
     async def hang() -> None:
         try:
-            await asyncio.sleep(60)
+            await asyncio.sleep(HANG)
+            ended.set()
         finally:
             cancelled.set()
 
-    begun = time.monotonic()
     with pytest.raises(DeadlineExceededError):
         wait_within(0.5, hang())
-    assert time.monotonic() - begun < SOON
     assert cancelled.wait(PATIENCE)
+    assert not ended.is_set()
     assert wait_within(PATIENCE, give(1)) == 1
 
 
@@ -385,10 +391,8 @@ def test_a_loop_that_is_blocked_by_one_coroutine_is_left_for_a_new_one(released)
     with ThreadPoolExecutor(1) as pool:
         blocked = pool.submit(wait_within, 60.0, block())
         assert blocking.wait(PATIENCE)
-        begun = time.monotonic()
         new = wait_within(20.0, loop_and_thread())
-        assert time.monotonic() - begun < 20.0
-        assert not released.is_set()
+        assert not blocked.done()
         assert new != old
         # The new loop serves whoever comes next, at once.
         assert wait_within(PATIENCE, loop_and_thread()) == new
@@ -421,10 +425,16 @@ def test_a_loop_that_was_left_ends_with_its_last_call():
     assert eventually(lambda: sum(thread.is_alive() for thread in loops if thread not in before) <= 1)
 
 
-def test_a_very_short_time_out_does_not_leave_a_loop_that_is_only_busy():
+def test_a_very_short_time_out_does_not_leave_a_loop_that_is_only_busy(monkeypatch):
+    monkeypatch.setattr("skynet_adapters.deadline._SHORT_SECONDS", PATIENCE)
     loop = wait_within(PATIENCE, loop_and_thread())
+
+    def ask(_: int) -> None:
+        with contextlib.suppress(DeadlineExceededError):  # once begun, it may take too long
+            wait_within(0.002, asyncio.sleep(0.001))
+
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda _: wait_within(0.02, asyncio.sleep(0)), range(200)))
+        list(pool.map(ask, range(200)))
     assert wait_within(PATIENCE, loop_and_thread()) == loop
 
 
@@ -440,13 +450,15 @@ def test_a_coroutine_that_moved_to_a_new_loop_runs_once(released):
         runs.append(1)
         return len(runs)
 
+    first = wait_within(PATIENCE, loop_and_thread())
     with ThreadPoolExecutor(1) as pool:
         blocked = pool.submit(wait_within, 60.0, block())
         assert blocking.wait(PATIENCE)
         assert wait_within(20.0, count()) == 1
         released.set()
         blocked.result(PATIENCE)
-    time.sleep(0.1)  # time in which the first loop could begin it once more
+    # The first loop serves again, and has come by all that it was offered meanwhile.
+    assert eventually(lambda: wait_within(PATIENCE, loop_and_thread()) == first)
     assert runs == [1]
 
 
@@ -471,10 +483,10 @@ def test_a_coroutine_that_finds_two_loops_blocked_gets_one_of_its_own(released):
 
 def test_work_that_blocks_the_loop_is_timed_from_its_own_begin():
     async def work(number: int) -> int:
-        time.sleep(0.2)  # as a synchronous client in an async metric does
+        time.sleep(0.1)  # as a synchronous client in an async metric does
         return number
 
-    with ThreadPoolExecutor(8) as pool:
+    with ThreadPoolExecutor(16) as pool:  # those that come last wait for longer than they may take
         done = pool.map(lambda number: wait_within(1.0, work(number)), range(16))
         assert list(done) == list(range(16))
 
@@ -501,31 +513,33 @@ def test_waiting_three_deep_from_loop_threads_does_not_deadlock():
     assert wait_within(PATIENCE, first()) == "three deep"
 
 
+@pytest.mark.usefixtures("_long_patience")
 def test_waiting_three_deep_from_several_threads_does_not_stall():
     async def third() -> str:
         await asyncio.sleep(0.001)
         return "three deep"
 
     async def second() -> str:
-        return wait_within(SOON, third())
+        return wait_within(None, third())
 
     async def first() -> str:
-        return wait_within(SOON, second())
+        return wait_within(None, second())
 
     begun = time.monotonic()
     with ThreadPoolExecutor(4) as pool:
-        assert set(pool.map(lambda _: wait_within(SOON, first()), range(12))) == {"three deep"}
-    # Milliseconds, unless one waits for a loop that another blocks until its patience ends.
-    assert time.monotonic() - begun < SOON
+        assert set(pool.map(lambda _: wait_within(None, first()), range(12))) == {"three deep"}
+    # No event tells of a stall: one that waits for a loop which another blocks comes back in the end, when
+    # its patience is over. Without a stall this takes milliseconds.
+    assert time.monotonic() - begun < LONG
 
 
 def test_waiting_from_the_loop_thread_again_and_again_does_not_pile_up_threads():
     async def outer() -> Any:
-        return wait_within(SOON, give("nested"))
+        return wait_within(PATIENCE, give("nested"))
 
     before = threading.active_count()
     for _ in range(50):
-        assert wait_within(SOON, outer()) == "nested"
+        assert wait_within(PATIENCE, outer()) == "nested"
     assert threading.active_count() - before < 10
 
 
@@ -569,22 +583,22 @@ def test_a_helper_that_was_started_serves_others_when_it_is_done(released):
         raise SystemExit("which nobody learns")
 
     start(hang)
-    other = call_within(SOON, threading.current_thread)
+    other = call_within(PATIENCE, threading.current_thread)
     assert eventually(lambda: threads)
     assert other not in threads
     released.set()
 
     def at_once(count: int) -> set[threading.Thread]:
-        others = call_within(SOON, lambda: at_once(count - 1)) if count > 1 else set()
+        others = call_within(PATIENCE, lambda: at_once(count - 1)) if count > 1 else set()
         return {threading.current_thread(), *others}
 
     # Helpers that hung in earlier tests may come back meanwhile, and are asked before it.
-    assert eventually(lambda: threads[0] in call_within(SOON, lambda: at_once(20)))
+    assert eventually(lambda: threads[0] in call_within(PATIENCE, lambda: at_once(20)))
 
 
 def test_idle_helpers_end_when_they_are_told_to():
-    helper = call_within(SOON, threading.current_thread)
+    helper = call_within(PATIENCE, threading.current_thread)
     end_idle_helpers()
     helper.join(PATIENCE)
     assert not helper.is_alive()
-    assert call_within(SOON, lambda: 1) == 1
+    assert call_within(PATIENCE, lambda: 1) == 1

@@ -35,6 +35,7 @@ from skynet_adapters import (
 )
 from skynet_adapters.memo import ContentMemo, RolloutMemo
 from skynet_adapters.score import clean_text
+from tests.waiting import PATIENCE
 
 # --- case data of any kind ------------------------------------------------------------------------
 
@@ -292,7 +293,6 @@ def test_feedback_and_named_scores_of_any_characters_reach_gepas_records_unharme
 
 # --- what threads do ------------------------------------------------------------------------------
 
-PATIENCE = 10.0  # a schedule takes milliseconds; what takes so long hangs
 # What threads do is not repeatable, so that there is nothing to shrink.
 threaded = settings(max_examples=40, deadline=None, phases=[Phase.explicit, Phase.generate], database=None)
 

@@ -174,7 +174,7 @@ def interrupted(process):
         while "under way" not in process.stdout.readline():
             assert process.poll() is None, process.stderr.read()
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=40)
+        _, said = process.communicate(timeout=200)
     finally:
         process.kill()
     return said
@@ -231,7 +231,7 @@ def test_a_run_that_was_ended_goes_on_and_pays_no_judge_twice(tmp_path, stopped_
     paid = Path(f"{folder}-calls").read_text().splitlines()
     assert len(paid) == stopped_at - 1
     process = started(tmp_path, RUN, folder, "0")
-    printed, said = process.communicate(timeout=60)
+    printed, said = process.communicate(timeout=200)
     assert process.returncode == 0, said
     candidates, calls = map(int, printed.split())
     everything = Path(f"{folder}-calls").read_text().splitlines()

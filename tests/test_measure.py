@@ -23,6 +23,7 @@ from skynet_adapters import (
     service_cost,
 )
 from skynet_adapters.measure import ModelCall, rollout
+from tests.waiting import PATIENCE, eventually, waiting
 
 FIGURES = ["time_ms", "model_calls", "cached_calls", "input_tokens", "output_tokens", "cost_usd"]
 
@@ -109,7 +110,7 @@ def test_one_who_waited_for_an_equal_case_is_judged_by_its_own_measurement():
     def slow(input, output, expected=None):
         if not under_way.is_set():
             under_way.set()
-            go_on.wait(10)
+            assert go_on.wait(PATIENCE)
         return telling(input, output)
 
     metric, said = Metric(slow, memo="content"), {}
@@ -119,12 +120,12 @@ def test_one_who_waited_for_an_equal_case_is_judged_by_its_own_measurement():
 
     first, second = (threading.Thread(target=judge, args=(time_ms,)) for time_ms in (1.0, 2.0))
     first.start()
-    under_way.wait(10)
+    assert under_way.wait(PATIENCE)
     second.start()
-    second.join(0.2)  # now it waits for the first one
+    assert eventually(lambda: waiting([second]))  # for the first one
     go_on.set()
-    first.join(10)
-    second.join(10)
+    first.join(PATIENCE)
+    second.join(PATIENCE)
     assert said == {1.0: "1.0", 2.0: "2.0"}
 
 

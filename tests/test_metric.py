@@ -47,10 +47,9 @@ from skynet_adapters import (
 )
 from skynet_adapters import metric as metric_module
 from skynet_adapters.metric import as_metric
-from tests.waiting import PATIENCE, eventually
+from tests.waiting import HANG, PATIENCE, eventually, waiting
 
-SOON = 10.0  # a bound for what is given up after a fraction of a second
-HANG = 60.0  # how long a hang lasts
+LONG = 120.0  # a patience with a busy loop that would show
 
 OK: Any = (1.0, {"feedback": "Right."})
 
@@ -292,9 +291,7 @@ def test_a_synchronous_wrapper_of_an_async_function_is_timed_out(released):
         released.wait()
         return OK
 
-    begun = time.monotonic()
     score = Metric(hang, timeout=0.3).score_case({}, "a")
-    assert time.monotonic() - begun < SOON
     assert isinstance(score.error, MetricTimeoutError)
 
 
@@ -320,50 +317,60 @@ def test_an_async_metric_may_ask_another_async_metric():
     assert Metric(outer).score_case("in", "out") == Score(0.5, "Half.")
 
 
+@pytest.fixture
+def _long_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a loop that another call blocks waits so long that it is seen."""
+    monkeypatch.setattr("skynet_adapters.deadline._LOOP_PATIENCE_SECONDS", LONG)
+
+
+@pytest.mark.usefixtures("_long_patience")
 def test_async_metrics_that_ask_others_do_not_wait_for_each_other():
-    first = Metric(async_score, name="first", timeout=SOON)
+    first = Metric(async_score, name="first", timeout=None)
 
     async def middle(input: Any, output: Any) -> Any:
         return first.score_case(input, output).value / 2, {"feedback": "Half."}
 
-    second = Metric(middle, name="second", timeout=SOON)
+    second = Metric(middle, name="second", timeout=None)
 
     async def outer(input: Any, output: Any) -> Any:
         return second.score_case(input, output).value / 2, {"feedback": "A quarter."}
 
-    third = Metric(outer, name="third", timeout=SOON)
+    third = Metric(outer, name="third", timeout=None)
     begun = time.monotonic()
     with ThreadPoolExecutor(4) as pool:
         judged = list(pool.map(lambda number: third.score_case("in", number), range(12)))
     assert judged == [Score(0.25, "A quarter.")] * 12
-    # Milliseconds, unless one waits for a loop that another blocks until its patience ends.
-    assert time.monotonic() - begun < SOON
+    # No event tells of a stall: one that waits for a loop which another blocks comes back in the end, when
+    # its patience is over. Without a stall this takes milliseconds.
+    assert time.monotonic() - begun < LONG
 
 
+@pytest.mark.usefixtures("_long_patience")
 def test_an_async_metric_that_asks_a_plain_one_that_asks_an_async_one_does_not_stall():
-    innermost = Metric(async_score, timeout=SOON)
+    innermost = Metric(async_score, timeout=None)
     plain = Metric(
-        lambda input, output: (innermost.score_case(input, output).value / 2, {"feedback": "Half."})
+        lambda input, output: (innermost.score_case(input, output).value / 2, {"feedback": "Half."}),
+        timeout=600.0,
     )
 
     async def outer(input: Any, output: Any) -> Any:
         return plain.score_case(input, output).value / 2, {"feedback": "A quarter."}
 
-    metric = Metric(outer, timeout=SOON)
+    metric = Metric(outer, timeout=None)
     begun = time.monotonic()
     with ThreadPoolExecutor(4) as pool:
         judged = list(pool.map(lambda number: metric.score_case("in", number), range(12)))
     assert judged == [Score(0.25, "A quarter.")] * 12
-    assert time.monotonic() - begun < SOON
+    assert time.monotonic() - begun < LONG  # as above
 
 
 def test_an_async_metric_that_asks_another_again_and_again_piles_up_no_threads():
-    inner = Metric(async_score, timeout=SOON)
+    inner = Metric(async_score)
 
     async def outer(input: Any, output: Any) -> Any:
         return inner.score_case(input, output).value / 2, {"feedback": "Half."}
 
-    metric = Metric(outer, timeout=SOON)
+    metric = Metric(outer)
     before = threading.active_count()
     for number in range(50):
         assert metric.score_case("in", number).value == 0.5
@@ -1215,7 +1222,7 @@ def test_without_an_expected_value_there_is_no_trial():
 
 def test_each_wrong_return_and_each_time_out_counts(released):
     metric = Metric(
-        lambda input, output: released.wait() if output == "hang" else 0.5, timeout=0.3, stop_after=2
+        lambda input, output: released.wait() if output == "hang" else 0.5, timeout=1.0, stop_after=2
     )
     metric.score_case({}, "hang")
     assert metric.broken() is None
@@ -1283,13 +1290,11 @@ def test_a_failure_that_came_from_another_call_in_flight_does_not_count(released
         raise ValueError("no")
 
     metric = Metric(score, memo="content", stop_after=2)
-    before = threading.active_count()
     with ThreadPoolExecutor(8) as pool:
         leader = pool.submit(metric.score_case, {}, "b", {"label": "a"})
         assert judging.wait(PATIENCE)
         waiters = [pool.submit(metric.score_case, {}, "b", {"label": "a"}) for _ in range(7)]
-        assert eventually(lambda: threading.active_count() >= before + 8)
-        time.sleep(0.5)  # the waiters get to where they wait
+        assert eventually(lambda: waiting(pool._threads) == 8)  # the leader waits for the function
         released.set()
         judged = [one.result(PATIENCE) for one in [leader, *waiters]]
     assert all(isinstance(one.error, MetricError) for one in judged)
@@ -1609,14 +1614,12 @@ def test_no_output_is_too_odd_for_the_memory_of_contents(output):
 
 def test_the_same_content_in_eight_threads_is_one_call():
     def score(input: Any, output: Any) -> Any:
-        time.sleep(0.05)
+        assert eventually(lambda: waiting(pool._threads) == 8)  # one for this, and the others for that one
         return OK
 
     metric = Metric(score, memo="content")
-    together = threading.Barrier(8)
 
     def ask(_: int) -> Score:
-        together.wait(PATIENCE)
         return metric.score_case({"q": "?"}, "a")
 
     with ThreadPoolExecutor(8) as pool:
@@ -1645,14 +1648,11 @@ def test_one_who_waits_for_a_hanging_call_waits_no_longer_than_the_time_out(rele
         return OK
 
     metric = Metric(score, memo="content", timeout=1.0)
-    begun = time.monotonic()
     with ThreadPoolExecutor(8) as pool:
         leader = pool.submit(metric.score_case, {}, "a")
         assert judging.wait(PATIENCE)
         waiters = [pool.submit(metric.score_case, {}, "a") for _ in range(7)]
         judged = [one.result(PATIENCE) for one in [leader, *waiters]]
-        assert time.monotonic() - begun < SOON
-        assert not released.is_set()
     assert all(isinstance(one.error, MetricTimeoutError) for one in judged)
     assert "1 s" in judged[-1].feedback
 
@@ -1668,9 +1668,7 @@ def test_a_call_from_inside_the_metric_for_the_same_content_does_not_deadlock(ti
         return OK
 
     metric = Metric(score, memo="content", timeout=timeout)
-    begun = time.monotonic()
     assert metric.score_case({}, "a") == Score(0.25, "From inside.")
-    assert time.monotonic() - begun < PATIENCE
 
 
 def test_an_async_call_from_inside_the_metric_for_the_same_content_does_not_deadlock():
@@ -2060,14 +2058,12 @@ def test_a_hang_is_released_on_time_while_innocent_calls_go_on(hang):
     hang = hang()
     metric = Metric(hang, timeout=0.3, name="slow")
     innocent, innocent_async = Metric(exact), Metric(async_score)
-    begun = time.monotonic()
     try:
         with ThreadPoolExecutor(4) as pool:
             hanging = pool.submit(metric.score_case, {}, "a")
             assert hang.begun.wait(PATIENCE)
             beside = [pool.submit(innocent.score_case, {}, "a", {"label": "a"}) for _ in range(20)]
             judged = hanging.result(PATIENCE)
-            assert time.monotonic() - begun < SOON
             assert [one.result(PATIENCE).value for one in beside] == [1.0] * 20
         assert innocent_async.score_case("in", "out").value == 1.0
         assert not hang.ended.is_set()
@@ -2081,7 +2077,7 @@ def test_a_hang_is_released_on_time_while_innocent_calls_go_on(hang):
 
 
 def test_the_same_metric_goes_on_with_other_cases_after_a_hang(released):
-    metric = Metric(lambda input, output: released.wait() and OK if output == "hang" else OK, timeout=5.0)
+    metric = Metric(lambda input, output: released.wait() and OK if output == "hang" else OK, timeout=2.0)
     with ThreadPoolExecutor(4) as pool:
         hanging = pool.submit(metric.score_case, {}, "hang")
         assert [one.value for one in pool.map(lambda n: metric.score_case({}, n), range(50))] == [1.0] * 50
@@ -2101,14 +2097,16 @@ def test_a_function_that_answers_late_is_not_taken_for_the_next_call(released):
     assert [slower.score_case({}, number).feedback for number in range(20)] == [str(n) for n in range(20)]
 
 
-def test_a_coroutine_that_a_plain_function_returned_has_only_the_time_that_is_left(released):
+def test_a_coroutine_that_a_plain_function_returned_has_only_the_time_that_is_left():
+    ended: list[bool] = []
+
     async def wait() -> Any:
         await asyncio.sleep(HANG)
+        ended.append(True)
 
-    begun = time.monotonic()
     judged = Metric(lambda input, output: wait(), timeout=0.5).score_case({}, "a")
-    assert time.monotonic() - begun < SOON
     assert isinstance(judged.error, MetricTimeoutError)
+    assert ended == []
 
 
 def test_a_coroutine_that_hangs_is_cancelled():
@@ -2146,17 +2144,17 @@ def busy():
         pass
 
 ways = {
-    "sleep": lambda input, output: time.sleep(120),
+    "sleep": lambda input, output: time.sleep(600),
     "loop": lambda input, output: busy(),
     "socket": lambda input, output: ours.recv(1),
     "lock": lambda input, output: lock.acquire(),
 }
 
 async def wait(input, output):
-    await asyncio.sleep(120)
+    await asyncio.sleep(600)
 
 async def block(input, output):
-    time.sleep(120)
+    time.sleep(600)
 
 ways.update({"async wait": wait, "async block": block})
 score = Metric(ways[sys.argv[1]], timeout=0.3).score_case({}, "a")
@@ -2166,9 +2164,7 @@ print(type(score.error).__name__)
 
 @pytest.mark.parametrize("way", ["sleep", "loop", "socket", "lock", "async wait", "async block"])
 def test_the_interpreter_exits_cleanly_after_a_hang(way):
-    begun = time.monotonic()
     done = run_script(HANGING_SCRIPT, way)
-    assert time.monotonic() - begun < 60.0
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "MetricTimeoutError"
     assert "Fatal" not in done.stderr
