@@ -23,9 +23,9 @@ from skynet_adapters.deadline import (
     start,
     wait_within,
 )
-from tests.waiting import HANG, PATIENCE, eventually
+from tests.waiting import HANG, PATIENCE, eventually, waiting
 
-LONG = 120.0  # a patience with a busy loop that would show
+LONG = 60.0  # a patience with a busy loop that would show
 
 
 @pytest.fixture
@@ -425,17 +425,33 @@ def test_a_loop_that_was_left_ends_with_its_last_call():
     assert eventually(lambda: sum(thread.is_alive() for thread in loops if thread not in before) <= 1)
 
 
-def test_a_very_short_time_out_does_not_leave_a_loop_that_is_only_busy(monkeypatch):
+def test_a_very_short_time_out_does_not_leave_a_loop_that_is_only_busy(monkeypatch, released):
     monkeypatch.setattr("skynet_adapters.deadline._SHORT_SECONDS", PATIENCE)
     loop = wait_within(PATIENCE, loop_and_thread())
+    blocking = threading.Event()
+    loops: list[Any] = []
 
-    def ask(_: int) -> None:
+    async def block() -> None:
+        blocking.set()
+        released.wait()
+
+    async def note() -> None:
+        loops.append(await loop_and_thread())
+
+    def ask() -> None:
         with contextlib.suppress(DeadlineExceededError):  # once begun, it may take too long
-            wait_within(0.002, asyncio.sleep(0.001))
+            wait_within(0.02, note())
 
-    with ThreadPoolExecutor(8) as pool:
-        list(pool.map(ask, range(200)))
-    assert wait_within(PATIENCE, loop_and_thread()) == loop
+    with ThreadPoolExecutor(1) as busy, ThreadPoolExecutor(1) as pool:
+        blocked = busy.submit(wait_within, PATIENCE, block())
+        assert blocking.wait(PATIENCE)
+        asked = pool.submit(ask)
+        assert eventually(lambda: waiting(pool._threads) == 1)
+        time.sleep(0.2)  # time in which it could leave the loop; the test holds without it
+        released.set()
+        blocked.result(PATIENCE)
+        asked.result(PATIENCE)
+    assert loops == [loop]
 
 
 def test_a_coroutine_that_moved_to_a_new_loop_runs_once(released):
@@ -446,15 +462,17 @@ def test_a_coroutine_that_moved_to_a_new_loop_runs_once(released):
         blocking.set()
         released.wait()
 
-    async def count() -> int:
-        runs.append(1)
-        return len(runs)
+    class Count:  # a coroutine could not be begun twice
+        def __await__(self) -> Any:
+            runs.append(1)
+            yield from asyncio.sleep(0).__await__()
+            return len(runs)
 
     first = wait_within(PATIENCE, loop_and_thread())
     with ThreadPoolExecutor(1) as pool:
         blocked = pool.submit(wait_within, 60.0, block())
         assert blocking.wait(PATIENCE)
-        assert wait_within(20.0, count()) == 1
+        assert wait_within(20.0, Count()) == 1
         released.set()
         blocked.result(PATIENCE)
     # The first loop serves again, and has come by all that it was offered meanwhile.

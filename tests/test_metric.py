@@ -49,7 +49,7 @@ from skynet_adapters import metric as metric_module
 from skynet_adapters.metric import as_metric
 from tests.waiting import HANG, PATIENCE, eventually, waiting
 
-LONG = 120.0  # a patience with a busy loop that would show
+LONG = 60.0  # a patience with a busy loop that would show
 
 OK: Any = (1.0, {"feedback": "Right."})
 
