@@ -244,9 +244,13 @@ def test_a_time_out_holds_for_half_a_message(isolated):
     assert isinstance(metric.score_case({}, "a").error, MetricTimeoutError)
 
 
-def test_a_time_out_holds_for_a_large_input_that_nobody_reads(isolated):
+def test_a_time_out_holds_for_a_large_input_that_nobody_reads(isolated, tmp_path):
+    answered, keeping = tmp_path / "answered", tmp_path / "keeping"
+
     def keep_the_lock():
-        time.sleep(0.2)
+        while not answered.exists():
+            time.sleep(0.01)
+        keeping.touch()
         ctypes.PyDLL(None).sleep(600)
 
     def score(input, output):
@@ -256,7 +260,9 @@ def test_a_time_out_holds_for_a_large_input_that_nobody_reads(isolated):
 
     metric = isolated(score, timeout=1.5, memo=None)
     assert metric.score_case({}, "first").error is None
-    time.sleep(0.5)  # by then, the worker reads nothing more
+    answered.touch()
+    assert eventually(keeping.exists)
+    time.sleep(0.5)  # it keeps the lock with its next step; from then on, the worker reads nothing more
     assert isinstance(metric.score_case({}, "x" * 2_000_000).error, MetricTimeoutError)
     assert metric.score_case({}, "next").error is None
 

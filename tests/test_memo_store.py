@@ -351,11 +351,11 @@ def test_processes_share_a_folder_from_its_making_on(tmp_path):
     """
     running = [script(tmp_path, body) for _ in range(3)]
     for process in running:
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=200)
         assert (process.returncode, said) == (0, "")
     again = script(tmp_path, body)
     before = (tmp_path / "calls").read_text().count("\n")
-    assert again.wait(60) == 0
+    assert again.wait(200) == 0
     assert (tmp_path / "calls").read_text().count("\n") == before
 
 
@@ -391,7 +391,7 @@ def test_a_forked_process_opens_the_folder_itself(tmp_path):
                 Metric(score, memo="content", memo_dir=sys.argv[1]).score_case({"n": n}, "a")
     """
     process = script(tmp_path, body)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=200)
     assert (process.returncode, said) == (0, "")
     assert sorted((tmp_path / "calls").read_text().split()) == ["1", "2", "3"]
 
@@ -651,7 +651,7 @@ def test_a_folder_that_is_read_only_costs_a_warning(tmp_path, is_filled):
         shutil.rmtree(folder)
     """
     process = script(tmp_path, body, str(is_filled))
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=200)
     assert process.returncode == 0, said
     assert said.count("cannot be used") == 1
 
@@ -671,11 +671,11 @@ def test_a_disk_that_is_full_costs_a_warning(tmp_path):
         print(len(lines))
     """
     process = script(tmp_path, body, "full", stdout=subprocess.PIPE)
-    printed, said = process.communicate(timeout=60)
+    printed, said = process.communicate(timeout=200)
     assert (process.returncode, printed) == (0, "899\n"), said
     assert said.count("cannot be used now") == 1
     process = script(tmp_path, body, "", stdout=subprocess.PIPE)
-    printed, said = process.communicate(timeout=60)
+    printed, said = process.communicate(timeout=200)
     assert (process.returncode, said) == (0, "")
     assert 100 < int(printed) < 899  # what was kept before is there
 
