@@ -6,6 +6,7 @@ Built around dspy 3.4.1. Where a line answers one of its quirks, a comment names
 
 import contextlib
 import difflib
+import functools
 import inspect
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Protocol, Unpack, cast
@@ -19,7 +20,7 @@ from .dspy_fields import BESIDE_THE_ANSWER, Fields, fields_of, input_and_labels,
 from .dspy_isolation import cancel_queued_work
 from .dspy_measuring import judging, measured, measuring
 from .dspy_programs import program_artifact, program_run, to_program
-from .dspy_score import DspyScore
+from .dspy_score import DspyScore, Traced
 from .errors import DataError, DefinitionError, MetricBroken
 from .failures import Failures
 from .feedback_score import FeedbackScore, feedback_score
@@ -133,7 +134,7 @@ def as_dspy_metric(
         pred_trace: Any = None,
         program_trace: Any = None,
     ) -> FeedbackScore:
-        return judge.result(gold, pred, pred_name)
+        return judge.result(gold, pred, trace, pred_name)
 
     return cast("DspyMetric", _dressed(metric, judge.metric, f"{judge.metric.name}_metric"))
 
@@ -252,10 +253,10 @@ def from_dspy_metric(metric: Any, *, output: str | None = None) -> ScoreFunction
     Args:
         metric: `metric(example, pred, trace=None)` or with GEPA's five parameters, or a module such
             as `dspy.evaluate.SemanticF1`. It may return a bool, a number, or a `dspy.Prediction`
-            (or dict) with `score` and, if it likes, `feedback` and `objective_scores`. It is called
-            without a trace, as for evaluation: an idiom such as `if trace is not None: return score
-            > 0.8` is answered by `success_threshold` here, and a text for one predictor by
-            `component_feedback`.
+            (or dict) with `score` and, if it likes, `feedback` and `objective_scores`. Where DSPy
+            bootstraps demos it gets the trace, as from DSPy itself, so an idiom such as `if trace is
+            not None: return score > 0.8` decides about them; everywhere else it is called without one.
+            Its `pred_name` is always `None`: a text for one predictor is `component_feedback` here.
         output: Name of the prediction's field that an output which is no dict stands for; `None`:
             the only field of `expected`.
 
@@ -318,6 +319,8 @@ class _Judge:
         self._shape: str | None = None
         # One metric may be read in several ways, and each has judgements of its own.
         self._reading: object = None if self.is_plain else object()
+        self._reads_trace = isinstance(metric.score, DspyScore) and metric.score.reads_trace
+        self._reading_of_trace = object()
 
     @property
     def is_plain(self) -> bool:
@@ -331,14 +334,15 @@ class _Judge:
         readers = [None if self._output is _itself else self._output, self._expected]
         return self.metric if readers == [None, None] else [self.metric, *readers]
 
-    def result(self, gold: Any, pred: Any, pred_name: str | None) -> FeedbackScore:
+    def result(self, gold: Any, pred: Any, trace: Any, pred_name: str | None) -> FeedbackScore:
         metric = self.metric
-        # With a predictor's name dspy.GEPA asks for the text of what it has scored before.
+        # With a predictor's name dspy.GEPA asks for the text of what it has scored before, without a trace.
         asks_again = pred_name is not None
         score = metric.recall(gold, pred, self._reading) if asks_again else None
         if score is None:
             try:
-                score = self._judged(gold, pred, asks_again)
+                is_read = self._reads_trace and not asks_again
+                score = self._judged(gold, pred, asks_again, trace if is_read else None)
                 if score.error is not None and not asks_again:
                     self._stop_when_broken()
             except MetricBroken:  # also of another metric that the score asks
@@ -398,11 +402,11 @@ class _Judge:
                 self.metric.name,
             )
 
-    def _judged(self, gold: Any, pred: Any, again: bool) -> Score:
+    def _judged(self, gold: Any, pred: Any, again: bool, trace: Any = None) -> Score:
         metric = self.metric
         observation = measured(pred)  # in this thread, before any model call of a judge
         input, expected = input_and_labels(gold)
-        rollout = (gold, pred, self._reading)
+        rollout = (gold, pred, self._reading if trace is None else self._reading_of_trace)
         wrong = _wrong_case(gold)
         if wrong is not None:
             return metric.cannot_ask(input, wrong, rollout=rollout, again=again)
@@ -424,7 +428,15 @@ class _Judge:
                 else f"the function given as {option}= raised {error!r}"
             )
             return metric.cannot_ask(input, why, rollout=rollout, again=again)
-        kept: dict[str, Any] = {"rollout": rollout, "perfect": self._perfect, "again": again}
+        with_trace: Callable[[Any], Any] = _itself
+        if trace is not None:
+            with_trace = functools.partial(Traced, trace=trace, numbers=_numbers_of_verdicts(metric))
+
+        def perfect(pred: Any, labels: Any) -> list[Any]:
+            return [with_trace(output) for output in self._perfect(pred, labels)]
+
+        output = with_trace(output)
+        kept: dict[str, Any] = {"rollout": rollout, "perfect": perfect, "again": again}
         if observation is None and self._metric_lm is None and self._reflection_lm is None:
             return metric.judge(input, output, expected, **kept)
         with judging(metric.was_made_in_rollout), self._models():
@@ -485,6 +497,14 @@ class _Judge:
                 self.metric.name,
                 *told,
             )
+
+
+def _numbers_of_verdicts(metric: Metric) -> tuple[float, float]:
+    """Give the numbers, on the scale of the user's function, that False and True stand for."""
+    if metric.options["score_range"] is not None:
+        return metric.options["score_range"]
+    threshold = metric.success_threshold
+    return 0.0 if threshold > 0.0 else threshold - 1.0, max(1.0, threshold)
 
 
 def _itself(pred: Any) -> Any:

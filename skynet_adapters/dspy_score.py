@@ -4,22 +4,64 @@
 Built around dspy 3.4.1.
 """
 
+import copy
+import dis
 import inspect
 from typing import Any, cast
 
 import dspy
 
+from .copies import protected
 from .dspy_fields import fields_of
 from .errors import DefinitionError, MetricReturnError
 from .feedback_score import FeedbackScore
-from .function import function_name
+from .function import function_name, without_partials
 from .score import Score, shown
 
-__all__ = ["DspyScore"]
+__all__ = ["DspyScore", "Traced"]
+
+
+class Traced:
+    """An output with the trace that DSPy gave beside it, for a `DspyScore` that reads traces.
+
+    It has no content key, so that no judgement that was made without a trace answers for it.
+
+    Args:
+        output: What is judged.
+        trace: DSPy's list of predictor, inputs and prediction of each step.
+        numbers: What False and True stand for: with a trace a metric may give its verdict in place of a
+            number that is on another scale.
+    """
+
+    def __init__(self, output: Any, trace: Any, numbers: tuple[float, float]) -> None:
+        self.output = output
+        self.trace = trace
+        self.numbers = numbers
+
+    def __deepcopy__(self, memo: Any) -> "Traced":
+        """Copy all but the program's predictors."""
+        steps = [(predictor, *protected(tuple(rest))) for predictor, *rest in self.trace]
+        return Traced(protected(self.output), steps, self.numbers)
+
+    def __reduce__(self) -> Any:
+        """Leave the predictors' models behind: they hold keys."""
+        steps = [(_without_model(predictor), *rest) for predictor, *rest in self.trace]
+        return Traced, (self.output, steps, self.numbers)
+
+
+def _without_model(predictor: Any) -> Any:
+    made = copy.copy(predictor)
+    if getattr(made, "lm", None) is not None:
+        made.lm = None
+    return made
 
 
 class DspyScore:
-    """A DSPy metric as `score`."""
+    """A DSPy metric as `score`.
+
+    Attributes:
+        reads_trace: Whether it takes a trace as its third argument, and its code may read it.
+    """
 
     def __init__(self, metric: Any, output: str | None) -> None:
         if not callable(metric) or isinstance(metric, type):
@@ -35,12 +77,17 @@ class DspyScore:
                 f"{self.__name__!r} is a score(input, output, expected) already; pass it as it is"
             )
         self._nones = _more_arguments(signature, self.__name__)
+        self.reads_trace = _reads_trace(metric, signature)
 
     def __call__(self, input: Any, output: Any, expected: Any = None) -> tuple[Any, dict[str, Any]]:
         """Judge as the DSPy metric does; see `from_dspy_metric`."""
         labels: dict[str, Any] = expected or {}
         gold = dspy.Example({**input, **labels}).with_inputs(*input)
-        returned = self.metric(gold, self._prediction(output, labels), *self._nones)
+        traced = output if isinstance(output, Traced) else None
+        more: list[Any] = self._nones
+        if traced is not None:
+            output, more = traced.output, [traced.trace, *self._nones[1:]]
+        returned = self.metric(gold, self._prediction(output, labels), *more)
         if isinstance(returned, FeedbackScore):  # of a metric made here that this one asks
             return _pair(returned.judgement)
         fields = _result_fields(returned)
@@ -50,12 +97,15 @@ class DspyScore:
                 f"the DSPy metric {self.__name__!r} returned {shown(returned)}; it has to return a number, a "
                 'bool or dspy.Prediction(score=0.8, feedback="Close. Missing the date.")'
             )
+        verdict = number
+        if traced is not None and _is_bool(number):
+            number = traced.numbers[bool(number)]
         feedback = fields.pop("feedback", None)
         if feedback is None or feedback == "":
             answer = fields_of(output) if isinstance(output, dspy.Prediction) else output
             wanted, given = (shown(value, with_type=False) for value in (expected, answer))
             told = f"Got {given}." if expected is None else f"Expected {wanted}, got {given}."
-            feedback = f"The metric {self.__name__!r} gave {number}. {told}"
+            feedback = f"The metric {self.__name__!r} gave {verdict}. {told}"
         if "scores" in fields:  # a field of the user's own, whatever it holds
             fields["other scores"] = fields.pop("scores")
         scores = fields.pop("objective_scores", None)
@@ -91,6 +141,34 @@ def _more_arguments(signature: inspect.Signature, name: str) -> list[None]:
     raise DefinitionError(
         f"{name!r} cannot be called as metric(example, pred, trace); its signature is {signature}"
     )
+
+
+def _reads_trace(metric: Any, signature: inspect.Signature) -> bool:
+    """Tell whether a metric may read the trace; false only where its code shows that it does not."""
+    third = [*signature.parameters.values()][2:3]
+    try:
+        signature.bind(None, None, None)
+    except TypeError:  # fewer parameters, or more that are needed
+        if not third or third[0].kind is inspect.Parameter.KEYWORD_ONLY:
+            return False
+    function = without_partials(metric)
+    if isinstance(function, dspy.Module) and type(function).__call__ is dspy.Module.__call__:
+        function = cast("Any", type(function)).forward
+    elif not inspect.isroutine(function):
+        function = type(function).__call__
+    code = getattr(function, "__code__", None)
+    name = third[0].name if third else ""
+    if code is None or name not in code.co_varnames[: code.co_argcount]:  # such as a decorator's `*args`
+        return True
+    return any(
+        (step.argval == name or (isinstance(step.argval, tuple) and name in step.argval))
+        and step.opname not in ("STORE_FAST", "DELETE_FAST")
+        for step in dis.get_instructions(code)
+    )
+
+
+def _is_bool(value: Any) -> bool:
+    return isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"  # NumPy's
 
 
 def _result_fields(returned: Any) -> dict[str, Any]:

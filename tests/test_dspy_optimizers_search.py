@@ -12,7 +12,7 @@ from dspy.teleprompt.grpo import GRPO
 from dspy.teleprompt.reanchor import ReAnchor, calibrate
 from dspy.teleprompt.simba_utils import wrap_program
 
-from skynet_adapters import MetricBroken, as_dspy_metric
+from skynet_adapters import MetricBroken, as_dspy_metric, from_dspy_metric
 from tests.scripted import ScriptedEngine, chat, field_of
 from tests.test_dspy_optimizers import Answer, letters
 
@@ -390,6 +390,16 @@ def test_the_text_is_in_what_a_model_is_asked_for_these_optimisers_alone(name):
     assert prompts
     for text in ("FEEDBACK-TEXT", "NAMED-SCORE"):
         assert any(text in prompt for prompt in prompts) == ("text" in TAKES[name][1])
+
+
+@pytest.mark.parametrize("name", [name for name, (_, takes) in TAKES.items() if "truth" in takes])
+def test_a_dspy_metric_that_is_stricter_with_a_trace_makes_the_same_demos_through_us(name):
+    def lenient(example, pred, trace=None):
+        same = pred.answer == example.answer
+        return same if trace is not None else True
+
+    plain, ours = (run(name, metric)[0] for metric in (lenient, as_dspy_metric(from_dspy_metric(lenient))))
+    assert repr(ours) == repr(plain)
 
 
 def winner(name, metric):

@@ -174,21 +174,193 @@ def test_each_way_to_write_a_dspy_metric_works_in_evaluate(metric):
     assert result.score == 25.0
 
 
-def test_the_trace_idiom_gives_the_graded_score_and_success_threshold_decides_about_demos():
+def demos_of(metric, count=3, **options):
+    with dspy.context(lm=answering(lambda question: "A" if question == "q0" else "a thing")):
+        compiled = dspy.BootstrapFewShot(metric=metric, max_labeled_demos=0, **options).compile(
+            dspy.Predict("question -> answer"), trainset=examples(count)
+        )
+    return sorted(demo["question"] for demo in compiled.demos)
+
+
+def match(example, pred, trace=None):
+    same = pred.answer == example.answer
+    return same if trace is not None else (same or pred.answer.startswith("a"))
+
+
+def test_a_metric_that_is_stricter_with_a_trace_makes_the_demos_that_it_makes_without_us():
+    ours = as_dspy_metric(from_dspy_metric(match))
+    assert demos_of(ours) == demos_of(match) == ["q0"]
+    example, pred = examples(1)[0], dspy.Prediction(answer="a thing")
+    assert (bool(ours(example, pred)), bool(ours(example, pred, []))) == (True, False)
+
+
+def test_the_trace_that_a_metric_gets_holds_the_steps_of_the_program_and_is_a_copy():
+    seen = []
+
+    def metric(example, pred, trace=None):
+        [(predictor, inputs, outputs)] = trace
+        seen.append((type(predictor), dict(inputs), outputs.answer))
+        inputs["question"] = outputs.answer = "changed"
+        trace.clear()
+        return True
+
+    ours = as_dspy_metric(from_dspy_metric(metric))
+    assert demos_of(ours, 1) == ["q0"]  # DSPy makes the demos of the trace
+    assert seen == [(dspy.Predict, {"question": "q0"}, "A")]
+    predictor, step = dspy.Predict("question -> answer"), dspy.Prediction(answer="A")
+    trace = [(predictor, {"question": "q0"}, step)]
+    assert bool(ours(examples(1)[0], step, trace))
+    assert (len(trace), step.answer) == (1, "A")
+
+
+def test_semantic_f1_decides_about_demos_by_its_own_threshold():
+    metric = SemanticF1(threshold=0.5)
+    example = dspy.Example(question="q", response="Paris").with_inputs("question")
+    ours = as_dspy_metric(from_dspy_metric(metric))
+    for share, success in ((0.6, True), (0.4, False)):
+        judge = scripted_lm(lambda messages, share=share: chat(reasoning="R.", precision=share, recall=share))
+        with dspy.context(lm=judge):
+            pred = dspy.Prediction(response="Paris")
+            assert float(ours(example, pred)) == pytest.approx(share)
+            assert bool(ours(example, pred, [])) is success
+
+
+@pytest.mark.parametrize(
+    "options", [{"score_range": (0, 10)}, {"success_threshold": 8}, {"success_threshold": -1}]
+)
+@pytest.mark.parametrize("kind", [bool, np.bool_])
+def test_a_verdict_with_a_trace_decides_on_any_scale(options, kind):
     def graded(example, pred, trace=None):
-        score = {"q0": 0.9, "q1": 0.7, "q2": 0.8}[example.question]
-        return score if trace is None else score > 0.75
+        points = 10 if pred.answer == example.answer else -5 if options.get("success_threshold") == -1 else 2
+        return points if trace is None else kind(points > 5)
+
+    ours = as_dspy_metric(from_dspy_metric(graded), **options)
+    assert demos_of(ours) == ["q0"]
+    assert [bool(ours(examples(1)[0], dspy.Prediction(answer=answer))) for answer in "AB"] == [True, False]
+
+
+@pytest.mark.parametrize("memo", ["rollout", "content", None])
+def test_a_judgement_without_a_trace_does_not_answer_for_one_with_a_trace_nor_the_other_way_round(memo):
+    ours = as_dspy_metric(from_dspy_metric(match), memo=memo)
+    example, pred = examples(1)[0], dspy.Prediction(answer="a thing")
+    for _ in range(2):
+        assert [float(ours(example, pred, trace)) for trace in (None, [])] == [1.0, 0.0]
+        text = ours(example, pred, [], "self", []).feedback  # dspy.GEPA asks for the text of the score
+        assert text.endswith("Score: 1")
+
+
+def deaf(example, pred, trace=None):
+    return 0.5
+
+
+def storing(example, pred, trace=None):
+    trace = None  # noqa: F841
+    return 0.5
+
+
+def two(example, pred):
+    return 0.5
+
+
+def by_keyword(example, pred, *, trace=None):
+    return 0.5 if trace is None else 1 / 0
+
+
+@pytest.mark.parametrize("metric", [deaf, storing, two, by_keyword], ids=lambda metric: metric.__name__)
+def test_where_the_trace_is_not_read_a_judgement_answers_for_both(metric):
+    ours = as_dspy_metric(from_dspy_metric(metric), memo="content")
+    example = examples(1)[0]
+    for trace in (None, [], None, []):
+        assert ours(example, dspy.Prediction(answer="A"), trace) == 0.5
+    assert ours.metric.calls == 1
+
+
+class OfATrace:
+    def __call__(self, example, pred, trace=None):
+        return [0.5, 1.0][trace is not None]
+
+
+class ModuleOfATrace(dspy.Module):
+    def forward(self, example, pred, trace=None):
+        return [0.5, 1.0][trace is not None]
+
+
+def logged(metric):
+    @functools.wraps(metric)
+    def wrapper(*given, **named):
+        return metric(*given, **named)
+
+    return wrapper
+
+
+def in_a_lambda(example, pred, trace=None):
+    return (lambda: 0.5 if trace is None else 1.0)()
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        OfATrace(),
+        OfATrace().__call__,
+        ModuleOfATrace(),
+        logged(OfATrace().__call__),
+        in_a_lambda,
+        functools.partial(lambda one, example, pred, trace=None: one if trace else 0.5, 1.0),
+        lambda *given: 0.5 if given[2:] in ((), (None,)) else 1.0,
+        lambda gold, pred, trace, name, more: 0.5 if trace is None else 1.0,
+    ],
+)
+def test_each_way_to_read_a_trace_gets_it(metric):
+    ours = as_dspy_metric(from_dspy_metric(metric), memo="content")
+    example, pred = examples(1)[0], dspy.Prediction(answer="A")
+    trace = [(dspy.Predict("question -> answer"), {"question": "q0"}, pred)]
+    assert [float(ours(example, pred, given)) for given in (None, trace, None)] == [0.5, 1.0, 0.5]
+
+
+def test_a_metric_that_fails_with_a_trace_alone_stops_the_run_by_name():
+    def metric(example, pred, trace=None):
+        return 1.0 if trace is None else trace[0].inputs
+
+    ours = as_dspy_metric(from_dspy_metric(metric))
+    with pytest.raises(MetricBroken, match="'tuple' object has no attribute 'inputs'"):
+        demos_of(ours, 8)
+
+
+def test_a_trace_reaches_a_metric_in_a_process_of_its_own():
+    ours = as_dspy_metric(from_dspy_metric(match), isolation="process")
+    try:
+        assert demos_of(ours) == ["q0"]
+        assert len(ours.failures) == 0
+    finally:
+        ours.metric.close()
+
+
+def test_no_key_of_the_programs_model_goes_along_with_a_trace():
+    def metric(example, pred, trace=None):
+        return dspy.Prediction(score=trace[0][0].lm is None, feedback=trace[0][1]["question"])
+
+    predictor, pred = dspy.Predict("question -> answer"), dspy.Prediction(answer="A")
+    predictor.set_lm(dspy.LM("openai/some-model", api_key="a-key-of-some-length"))
+    ours = as_dspy_metric(from_dspy_metric(metric), isolation="process")
+    try:
+        result = ours(examples(1)[0], pred, [(predictor, {"question": "q0"}, pred)])
+        assert (result.score, result.judgement.feedback) == (1.0, "q0")
+        assert predictor.lm is not None
+    finally:
+        ours.metric.close()
+
+
+def test_success_threshold_decides_about_demos_where_a_number_comes_with_the_trace():
+    def graded(example, pred, trace=None):
+        return {"q0": 0.9, "q1": 0.7, "q2": 0.8}[example.question]
 
     metric = as_dspy_metric(from_dspy_metric(graded), success_threshold=0.75)
     with dspy.context(lm=answering(lambda question: "A")):
         result = dspy.Evaluate(devset=examples(3), metric=metric, num_threads=1)(
             dspy.Predict("question -> answer")
         )
-        compiled = dspy.BootstrapFewShot(metric=metric, max_labeled_demos=0).compile(
-            dspy.Predict("question -> answer"), trainset=examples(3)
-        )
     assert result.score == 80.0
-    assert sorted(demo["question"] for demo in compiled.demos) == ["q0", "q2"]
+    assert demos_of(metric) == ["q0", "q2"]
 
 
 def test_example_and_prediction_are_what_a_dspy_metric_knows():
