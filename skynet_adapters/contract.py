@@ -26,7 +26,7 @@ from .measure import load_parts, observation
 from .metric import Metric, ScoreFunction, as_metric
 from .model_answer import model_name
 from .options import MAX_TIMEOUT_SECONDS, MetricOptions, checked_seconds, near_match
-from .score import shown
+from .score import component_texts, shown, strangers
 from .stand_ins import forms
 
 __all__ = ["check_contract"]
@@ -244,6 +244,9 @@ def _checks(trial: Trial) -> list[Check]:
         "Measurements": _measurements(trial),
     }
     found = [checks[name] for name in _LATER]
+    names = _component_names(trial)
+    if names is not None:
+        found.insert(_LATER.index("Named scores") + 1, names)
     return [_run_check(trial), *found] if trial.has_run else found
 
 
@@ -357,6 +360,22 @@ def _named_scores(trial: Trial, judged: list[Judged]) -> Check:
         mend = "give every name on every case, 0.0 too; what a case lacks counts as the failure score"
         return Check(name, "warned", "; ".join(lacking), mend)
     return Check(name, "passed", f"{', '.join(names)} on every case")
+
+
+def _component_names(trial: Trial) -> Check | None:
+    """Check the names in `component_feedback` where the artifact says which there are."""
+    name, parts = "Component names", trial.parts
+    names = dict.fromkeys(itertools.chain.from_iterable(component_texts(one.score) for one in trial.calls))
+    if not names or not parts:
+        return None
+    there = ", ".join(map(repr, parts))
+    wrong = strangers(names, parts)
+    if not wrong:
+        return Check(name, "passed", f"component_feedback has texts for {', '.join(map(repr, names))}")
+    seen = f"component_feedback has a text for {', '.join(map(repr, wrong))}; the artifact has {there}"
+    meant = "".join(dict.fromkeys(near_match(one, parts) for one in wrong))
+    mend = f"name each text as the part that it is for{meant}"
+    return Check(name, "warned", seen, mend)
 
 
 def _time(trial: Trial) -> Check:

@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
+from .artifacts import fault_in_parts, to_candidate
 from .attempt import Ran, attempt
 from .cases import Case
 from .copies import protected
@@ -100,6 +101,13 @@ class Trial:
         self.calls: list[Judged] = []
         self.hung = False
         self.helpers = helpers_used(metric.score)
+
+    @property
+    def parts(self) -> list[str]:
+        """The names of the artifact's parts; none where there is no artifact."""
+        artifact = self._artifact
+        is_one = isinstance(artifact, str) or fault_in_parts(artifact) is None
+        return list(to_candidate(cast("Any", artifact))) if is_one else []
 
     @property
     def has_run(self) -> bool:

@@ -28,7 +28,7 @@ from .function import function_name, without_partials
 from .judge_llm import checked_models, models
 from .metric import Metric, ScoreFunction, metric_with
 from .options import MetricOptions
-from .score import Score, shown
+from .score import Score, component_texts, own_text, shown
 from .stand_ins import forms
 
 __all__ = [
@@ -321,6 +321,7 @@ class _Judge:
         self._reading: object = None if self.is_plain else object()
         self._reads_trace = isinstance(metric.score, DspyScore) and metric.score.reads_trace
         self._reading_of_trace = object()
+        self._asked: dict[str, None] = {}  # the predictors that dspy.GEPA has named
 
     @property
     def is_plain(self) -> bool:
@@ -348,8 +349,8 @@ class _Judge:
             except MetricBroken:  # also of another metric that the score asks
                 cancel_queued_work()
                 raise
-        if asks_again and "component_feedback" in score.info:
-            pred_name = self._component(score.info["component_feedback"], pred_name)
+        if pred_name is not None:
+            self._note_components(score, pred_name, trace)
         return feedback_score(score, pred_name, metric.success_threshold, metric)
 
     def _stop_when_broken(self) -> None:
@@ -358,21 +359,22 @@ class _Judge:
             self.metric.begin_again()
             raise MetricBroken(reason)
 
-    def _component(self, texts: Mapping[str, str], asked: str) -> str:
-        """Find the key that means the predictor; `reply` may stand for `reply.predict`, a ChainOfThought."""
-        short = asked.removesuffix(".predict")
-        if asked in texts or short in texts:
-            return asked if asked in texts else short
-        for near in difflib.get_close_matches(asked, texts, n=1, cutoff=0.7):
-            self.metric.warn_once(
-                f"component {near}",
-                "metric %r gave component_feedback for %r, and there is a predictor %r; did you mean that? "
-                "program.named_predictors() has the names.",
-                self.metric.name,
-                near,
-                asked,
-            )
-        return asked
+    def _note_components(self, score: Score, asked: str, trace: Any) -> None:
+        """Point out texts for predictors that dspy.GEPA does not ask for.
+
+        It names one predictor at a time, and its trace holds those that ran: when all of these have been
+        asked for, or when a name is nearly that of one without a text, a name is taken for a wrong one.
+        """
+        self._asked[asked] = None
+        texts = component_texts(score)
+        if not texts:
+            return
+        ran = {id(predictor) for predictor, *_ in trace} if isinstance(trace, list) else set[int]()
+        if len(self._asked) < len(ran) or not ran:
+            near = difflib.get_close_matches(asked, texts, n=1, cutoff=0.7)
+            texts = near if own_text(texts, asked) is None else []
+        why = "dspy.GEPA names predictors as program.named_predictors() does, and has asked for"
+        self.metric.note_components(texts, self._asked, why)
 
     def reward(self, args: Any, pred: Any) -> FeedbackScore:
         metric = self.metric

@@ -20,6 +20,7 @@ from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, p
 from .judge_llm import checked_models
 from .metric import Metric, ScoreFunction, metric_with
 from .options import MetricOptions
+from .score import component_texts
 
 __all__ = ["GepaAdapter", "as_gepa_adapter"]
 
@@ -234,6 +235,8 @@ class GepaAdapter(Generic[A]):
         return [self._evaluated([next(rollouts) for _ in batch]) for _, batch in items]
 
     def _evaluated(self, trajectories: list[Trajectory]) -> EvaluationBatch[Trajectory, Any]:
+        for trajectory in trajectories:
+            self.metric.note_components(component_texts(trajectory.score), self._candidate)
         judged = [trajectory.score.value for trajectory in trajectories if trajectory.score.error is None]
         if judged:
             seen = [*judged, *(self.seen_scores or ())]

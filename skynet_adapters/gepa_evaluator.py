@@ -15,6 +15,7 @@ from .gepa_values import defused, for_prompt, images_apart, output_for_prompt, w
 from .judge_llm import checked_models
 from .metric import Metric, ScoreFunction, metric_with
 from .options import MetricOptions
+from .score import component_texts, own_text
 
 __all__ = ["GepaEvaluator", "as_gepa_evaluator"]
 
@@ -151,7 +152,7 @@ class GepaEvaluator:
             raise MetricBroken(f"{reason.rstrip('.')}. Once that is mended, make a new evaluator.")
         with self._raising:
             trajectory = self._rollouts.one(self._job(candidate, example))
-        return self._answer(trajectory, isinstance(candidate, str))
+        return self._answer(trajectory, candidate)
 
     def batch(
         self, pairs: Sequence[tuple[str | Mapping[str, str], Any]]
@@ -172,7 +173,7 @@ class GepaEvaluator:
             jobs = [self._job(candidate, example) for candidate, example in pairs]
             trajectories = self._rollouts(jobs)
         return [
-            self._answer(trajectory, isinstance(candidate, str))
+            self._answer(trajectory, candidate)
             for (candidate, _), trajectory in zip(pairs, trajectories, strict=True)
         ]
 
@@ -194,8 +195,14 @@ class GepaEvaluator:
             parts.pop("refiner_prompt", None)
         return parts if artifact is None else to_artifact(parts, like=cast("Any", artifact))
 
-    def _answer(self, trajectory: Trajectory, is_text: bool) -> tuple[float, dict[str, Any]]:
+    def _answer(
+        self, trajectory: Trajectory, candidate: str | Mapping[str, str]
+    ) -> tuple[float, dict[str, Any]]:
         score, images = images_apart(trajectory.score)
+        is_text = isinstance(candidate, str)
+        components = (TEXT_COMPONENT,) if is_text else tuple(candidate)
+        texts = component_texts(score)
+        self.metric.note_components(texts, components)
         side_info: dict[str, Any] = {}
         if trajectory.input:
             side_info["Input"] = for_prompt(trajectory.input)
@@ -208,8 +215,9 @@ class GepaEvaluator:
         # GEPA takes `scores` for the objectives, shows a component its own part alone, and writes the
         # last three itself.
         side_info = with_images(side_info, images, taken=("scores", "log", "stdout", "stderr"))
-        for component in score.info.get("component_feedback", ()):
-            side_info[f"{component}_specific_info"] = {"Feedback": defused(score.text(component))}
+        for component in () if is_text else components:
+            if own_text(texts, component) is not None:
+                side_info[f"{component}_specific_info"] = {"Feedback": defused(score.text(component))}
         self.metric.names_are_read(score.error is not None)
         scores = self.metric.complete(score.scores)
         if scores:

@@ -26,7 +26,7 @@ from .function import Ask, ToldError, caller, function_name, hint, is_async, tol
 from .measure import Bill, Observation, begin_judging, end_judging
 from .memo import ContentMemo, RolloutMemo, content_key
 from .options import MetricOptions, checked_name, checked_options, near_match
-from .score import Score, clean_text, complete_scores, parse_return, shown
+from .score import Score, clean_text, complete_scores, parse_return, shown, strangers
 from .stand_ins import Perfect, perfect_outputs
 from .stopping import StopRule
 
@@ -651,6 +651,27 @@ class Metric:
             value,
             consequence,
         )
+
+    def note_components(
+        self, names: Iterable[str], known: Iterable[str], why: str = "no component is called so; there are"
+    ) -> None:
+        """Warn once of each name in `component_feedback` that no component has; for targets.
+
+        Args:
+            names: Those in `component_feedback`.
+            known: The names of the components.
+            why: How the message goes on, before the known names.
+        """
+        for name in strangers(names, known):
+            self.warn_once(
+                f"component {name}",
+                "metric %r gave component_feedback for %r, which nobody reads: %s %s%s",
+                self.name,
+                name,
+                why,
+                shown([*known], with_type=False),
+                near_match(name, known),
+            )
 
     def note_model(self, model: str) -> None:
         """Warn once when the model that the metric's own calls go to changes; for targets."""

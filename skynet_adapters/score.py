@@ -17,9 +17,12 @@ __all__ = [
     "Score",
     "clean_text",
     "complete_scores",
+    "component_texts",
+    "own_text",
     "parse_return",
     "sendable",
     "shown",
+    "strangers",
 ]
 
 _SHAPE = (
@@ -104,7 +107,7 @@ class Score(NamedTuple):
         """
         feedback = self.feedback
         if component is not None and self.info:
-            feedback = self.info.get("component_feedback", {}).get(component, feedback)
+            feedback = own_text(component_texts(self), component) or feedback
         text = f"{feedback}\n\nScore: {self.value:.6g}"
         named = self.scores if scores is None else scores
         if named:
@@ -129,6 +132,32 @@ class Score(NamedTuple):
         if left_out:
             texts.append(f"\n\n[... {left_out} of {left_out + len(texts)} further keys left out ...]")
         return "".join(texts)
+
+
+def component_texts(score: Score) -> Mapping[str, str]:
+    """Give the texts of `component_feedback`, by the names that the metric gave; none where it gave none."""
+    return score.info.get("component_feedback", {})
+
+
+def own_text(texts: Mapping[str, str], component: str) -> str | None:
+    """Find a component's own text; `reply` may stand for `reply.predict`, as DSPy names a ChainOfThought.
+
+    Example:
+        >>> own_text({"reply": "Be brief."}, "reply.predict")
+        'Be brief.'
+    """
+    return texts.get(component, texts.get(component.removesuffix(".predict")))
+
+
+def strangers(texts: Iterable[str], components: Iterable[str]) -> list[str]:
+    """Give the names in `component_feedback` that stand for none of the components.
+
+    Example:
+        >>> strangers(["reply", "predikt"], ["reply.predict", "predict"])
+        ['predikt']
+    """
+    known = {name for component in components for name in (component, component.removesuffix(".predict"))}
+    return [name for name in texts if name not in known]
 
 
 def parse_return(

@@ -1239,3 +1239,31 @@ def test_an_output_that_says_what_is_expected_in_another_type_is_warned_of(outpu
     report = check_contract(metric, [Case("1", {"q": "?"}, {"it": value})], run=lambda input: output)
     (check,) = [check for check in report.checks if check.name == "Typed outputs"]
     assert (check.status == "passed") == passes, check
+
+
+@pytest.mark.parametrize(
+    ("artifact", "name", "status", "said"),
+    [
+        (
+            {"predict": "a", "find": "b"},
+            "predikt",
+            "warned",
+            "for 'predikt'; the artifact has 'predict', 'find'",
+        ),
+        ({"predict": "a", "find": "b"}, "find", "passed", "'find'"),
+        ({"reply.predict": "a"}, "reply", "passed", "'reply'"),
+        ("Classify.", "predikt", "warned", "the artifact has 'artifact'"),
+    ],
+)
+def test_component_feedback_for_a_part_that_the_artifact_does_not_have_is_flagged(
+    artifact, name, status, said
+):
+    def score(input, output, expected=None):
+        return 0.0, {"feedback": "It lacks the date.", "component_feedback": {name: "Own text."}}
+
+    cases = [{"input": {"text": "hi"}, "expected": {"label": "a"}}]
+    check = check_contract(score, cases, lambda artifact, input: "b", artifact=artifact)["Component names"]
+    assert check.status == status
+    assert said in check.seen
+    assert ("did you mean 'predict'?" in check.mend) == (name == "predikt" and isinstance(artifact, dict))
+    assert "Component names" not in str(check_contract(score, cases, lambda input: "b"))

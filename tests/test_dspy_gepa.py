@@ -690,6 +690,37 @@ def test_component_feedback_for_a_chain_of_thought_may_leave_its_inner_name_out(
     assert metric(example, prediction, None, "other").feedback.startswith("general")
     metric(example, prediction, None, "find")
     metric(example, prediction, None, "find")
-    told = [record.getMessage() for record in caplog.records if "did you mean that" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "did you mean" in record.getMessage()]
     assert len(told) == 1
-    assert "'fnd'" in told[0]
+    assert "component_feedback for 'fnd', which nobody reads" in told[0]
+    assert told[0].endswith("did you mean 'find'?")
+
+
+class FactThenReply(dspy.Module):
+    def __init__(self):
+        super().__init__()
+        self.find, self.reply = dspy.Predict("question -> fact"), dspy.ChainOfThought("fact -> answer")
+
+    def forward(self, question):
+        return self.reply(fact=self.find(question=question).fact)
+
+
+@pytest.mark.parametrize(
+    ("own", "told"),
+    [
+        ({"find": "F.", "reply": "R."}, []),
+        ({"find": "F.", "reply.predict": "R."}, []),
+        ({"retriever": "F."}, ["component_feedback for 'retriever', which nobody reads"]),
+    ],
+)
+def test_a_text_for_a_predictor_that_is_not_there_is_pointed_out_once_all_were_asked_for(own, told, caplog):
+    metric = as_dspy_metric(lambda input, output: (0.5, {"feedback": "general", "component_feedback": own}))
+    lm = scripted_lm(lambda messages: chat(fact="F", reasoning="R", answer="A"))
+    with dspy.context(lm=lm):
+        dspy.GEPA(
+            metric=metric, max_metric_calls=30, reflection_lm=reflecting(), component_selector="all"
+        ).compile(FactThenReply(), trainset=examples(3), valset=examples(3))
+    said = [one.getMessage() for one in caplog.records if "component_feedback" in one.getMessage()]
+    assert len(said) == len(told)
+    assert all(one in text for one, text in zip(told, said, strict=True))
+    assert all("['find', 'reply.predict']" in text for text in said)

@@ -244,6 +244,52 @@ def test_a_part_without_a_text_of_its_own_reads_the_general_one():
     ]
 
 
+def naming(*names):
+    own = dict.fromkeys(names, "Own.")
+    return lambda input, output, expected=None: (0.5, {"feedback": "General.", "component_feedback": own})
+
+
+@pytest.mark.parametrize("target", ["adapter", "evaluator", "batch"])
+@pytest.mark.parametrize(
+    ("seed", "name", "told"),
+    [
+        ({"plan": "a", "answer": "b"}, "anwser", "['plan', 'answer']; did you mean 'answer'?"),
+        ({"plan": "a", "answer": "b"}, "zzz", "there are ['plan', 'answer']"),
+        ({"plan.predict": "a"}, "plan", None),
+        ("a text", "artefact", "there are ['artifact']; did you mean 'artifact'?"),
+        ("a text", "artifact", None),
+    ],
+)
+def test_a_text_for_a_component_that_is_not_there_is_pointed_out_once(target, seed, name, told, caplog):
+    def run(artifact, input):
+        return "x"
+
+    if target == "adapter":
+        adapter = as_gepa_adapter(naming(name), run, artifact=seed)
+        for _ in range(2):
+            adapter.evaluate(CASES[:2], adapter.seed_candidate)
+    else:
+        evaluator = as_gepa_evaluator(naming(name), run)
+        for _ in range(2):
+            evaluator(seed, CASES[0]) if target == "evaluator" else evaluator.batch([(seed, CASES[0])])
+    said = [one.getMessage() for one in caplog.records if "component_feedback" in one.getMessage()]
+    assert len(said) == (told is not None)
+    if told is not None:
+        assert f"component_feedback for {name!r}, which nobody reads" in said[0]
+        assert said[0].endswith(told)
+
+
+def test_a_chain_of_thought_may_leave_its_inner_name_out_here_too():
+    seed = {"plan.predict": "a", "answer": "b"}
+    adapter = as_gepa_adapter(naming("plan"), lambda artifact, input: "x", artifact=seed)
+    batch = adapter.evaluate(CASES[:1], seed, capture_traces=True)
+    records = adapter.make_reflective_dataset(seed, batch, list(seed))
+    assert [records[name][0]["Feedback"].partition("\n")[0] for name in seed] == ["Own.", "General."]
+    side_info = as_gepa_evaluator(naming("plan"))(seed, CASES[0])[1]
+    assert side_info["plan.predict_specific_info"]["Feedback"].startswith("Own.")
+    assert "plan_specific_info" not in side_info
+
+
 def test_a_run_is_resumed_from_its_folder(tmp_path):
     folder = str(tmp_path / "run")
     first = optimized(as_gepa_adapter(score, run, artifact=SEED), budget=20, run_dir=folder)
