@@ -33,6 +33,8 @@ if TYPE_CHECKING:
         MetricReturnError,
         MetricTimeoutError,
         ProgramFailedError,
+        ReflectionBroken,
+        ReflectionError,
         SkynetAdaptersError,
     )
     from .failures import Failure, Failures
@@ -99,6 +101,8 @@ _MODULE_OF = {
     "MetricReturnError": "errors",
     "MetricTimeoutError": "errors",
     "ProgramFailedError": "errors",
+    "ReflectionBroken": "errors",
+    "ReflectionError": "errors",
     "SkynetAdaptersError": "errors",
     "fingerprint": "load",
     "load_metric": "load",
@@ -142,6 +146,8 @@ __all__ = [
     "Observation",
     "OptimizedArtifact",
     "ProgramFailedError",
+    "ReflectionBroken",
+    "ReflectionError",
     "RewardSpec",
     "Score",
     "ServiceCost",

@@ -5,15 +5,18 @@ The tree::
     SkynetAdaptersError              everything below; catch this one
     ├── DefinitionError              a metric or an option that cannot work, found before any call
     ├── DataError                    cases, files and columns that do not fit
+    ├── ReflectionError              the reflection model of `optimize_artifact` never answered
     └── MetricError                  one case could not be scored
         ├── MetricReturnError        the metric returned a wrong shape (check "Metric return value")
         ├── MetricTimeoutError       the metric did not answer in time
         └── ProgramFailedError       there was no output to judge; the metric was not called
 
     MetricBroken (BaseException)     the metric fails on everything and the run has to stop
+    ReflectionBroken (BaseException) the reflection model never answers and the run has to stop
 
-`MetricBroken` stands outside the tree because DSPy catches every `Exception` and goes on with a
-score of 0, so that a run with a broken metric would look like a run that succeeded.
+The last two stand outside the tree because DSPy catches every `Exception` of a metric and goes on with a
+score of 0, and GEPA every one of a reflection model and goes on without a new text, so that such a run
+would look like one that succeeded.
 
 Each message names what is wrong, shows what was given and says what to do about it.
 """
@@ -28,6 +31,8 @@ __all__ = [
     "MetricReturnError",
     "MetricTimeoutError",
     "ProgramFailedError",
+    "ReflectionBroken",
+    "ReflectionError",
     "SkynetAdaptersError",
 ]
 
@@ -45,6 +50,10 @@ class DefinitionError(SkynetAdaptersError):
 
 class DataError(SkynetAdaptersError):
     """Cases, a data file or a column mapping do not fit; names the file, the line and the mend."""
+
+
+class ReflectionError(SkynetAdaptersError):
+    """The reflection model never answered, so that a run was stopped; names the model and its last fault."""
 
 
 class MetricError(SkynetAdaptersError):
@@ -69,6 +78,18 @@ class MetricBroken(BaseException):
     Raised by the metrics that `as_dspy_metric` makes, and by nothing that serves in production.
 
     A `BaseException`: DSPy 3.4.1 turns every `Exception` of a metric into a score of 0.
+    """
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*_redacted_texts(args))
+
+
+class ReflectionBroken(BaseException):
+    """The reflection model has failed on every question; the run is stopped.
+
+    Raised by what `as_reflection_lm` makes; `optimize_artifact` gives a `ReflectionError` in its place.
+
+    A `BaseException`: gepa 0.1.4 logs every `Exception` of a reflection model, and uses its budget up.
     """
 
     def __init__(self, *args: object) -> None:

@@ -12,7 +12,7 @@ from gepa import api
 from gepa.core.data_loader import DataLoader
 from gepa.core.result import GEPAResult
 
-from .errors import DefinitionError
+from .errors import DefinitionError, ReflectionBroken, ReflectionError
 from .gepa_adapter import GepaAdapter, as_gepa_adapter
 from .gepa_cases import as_gepa_dataset
 from .gepa_checks import ARGUMENTS, check_gepa_run
@@ -94,6 +94,7 @@ def optimize_artifact(
         DefinitionError: The run cannot work; nothing was paid.
         DataError: A case cannot be used; nothing was paid.
         MetricError: The metric failed on everything.
+        ReflectionError: The reflection model never answered.
 
     Example:
         >>> def run(artifact, input):
@@ -141,7 +142,10 @@ def optimize_artifact(
     }
     check_gepa_run(adapter, **arguments)
     with adapter:
-        result: GEPAResult[Any, Any] = _gepa.optimize(adapter=adapter, **arguments)
+        try:
+            result: GEPAResult[Any, Any] = _gepa.optimize(adapter=adapter, **arguments)
+        except ReflectionBroken as error:
+            raise ReflectionError(*error.args) from error.__cause__
     best = cast("dict[str, str]", result.best_candidate)
     return OptimizedArtifact(
         adapter.artifact(best), result.val_aggregate_scores[result.best_idx], result, adapter

@@ -6,7 +6,7 @@ import logging
 from contextvars import ContextVar
 from typing import Any
 
-from .errors import DefinitionError, SkynetAdaptersError
+from .errors import DefinitionError, ReflectionBroken, SkynetAdaptersError
 from .gepa_values import defused
 from .loaded import is_dspys
 from .model_answer import MEND_OF_NO_TEXT, called, model_name, text_of
@@ -32,7 +32,8 @@ def as_reflection_lm(model: Any) -> "ReflectionLM":
 
     Returns:
         A callable for `reflection_lm=`. An answer that is empty or no text, and whatever the model
-        raises, is logged and raised: GEPA itself goes on without a new text. `<side_info>` and
+        raises, is logged and raised: GEPA itself goes on without a new text. One that has never answered
+        and fails for the fifth time stops the run, with `ReflectionBroken`. `<side_info>` and
         `<curr_param>` in an answer lose their underscore: GEPA would put the whole feedback there when it
         asks for the next text. With a `dspy.LM` it knows its `total_cost`, which `max_reflection_cost=`
         asks for.
@@ -82,6 +83,10 @@ def _fault_in_model(model: Any) -> str | None:
     return None
 
 
+# After so many failures a model that has never answered stops the run; GEPA asks twice for each text.
+_MOST_FAILURES = 5
+
+
 class ReflectionLM:
     """What `as_reflection_lm` returns: a function of the prompt that gives a text or raises."""
 
@@ -89,6 +94,8 @@ class ReflectionLM:
         self._model = model
         hide_keys_of(model)
         self.name = model_name(model)
+        self._has_answered = False
+        self._failures = 0
 
     @property
     def decided_by(self) -> Any:
@@ -113,6 +120,36 @@ class ReflectionLM:
 
         Args:
             prompt: A text, or messages as OpenAI has them.
+
+        Returns:
+            The model's text, never empty.
+
+        Raises:
+            SkynetAdaptersError: The answer is empty or no text, or this is a copy, which has no model.
+            ReflectionBroken: It has never answered, and failed for the fifth time.
+        """
+        try:
+            answer = self.answer_without_stopping(prompt)
+        except Exception as error:
+            self._failures += 1
+            if self._has_answered or self._failures < _MOST_FAILURES:
+                raise
+            self._failures = 0  # the next run may come after it was mended
+            is_named = isinstance(error, SkynetAdaptersError)  # by `answer_without_stopping`
+            named = str(error) if is_named else f"{type(error).__name__}: {error}"
+            raise ReflectionBroken(
+                f"the reflection model {self.name!r} was asked {_MOST_FAILURES} times and never answered, so "
+                f"the run was stopped. The last failure: {named.strip().rstrip('.')}. Mend that, such as a wrong "
+                "key, name or address, and run it again."
+            ) from error
+        self._has_answered = True
+        return answer
+
+    def answer_without_stopping(self, prompt: str | list[dict[str, Any]]) -> str:
+        """Ask the model, which may fail as often as it likes; for `llm`.
+
+        Args:
+            prompt: As for a call.
 
         Returns:
             The model's text, never empty.

@@ -28,7 +28,9 @@ def model_name(model: Any) -> str:
 
 def called(model: Callable[[Any], Any], asked: Any) -> Any:
     """Ask a function that stands for a model, plain or async."""
-    answer = model(asked)
+    # Asked by `llm`, the reflection model of a run stops nothing; a class says how it is asked then.
+    ask = getattr(type(model), "answer_without_stopping", None)
+    answer = model(asked) if ask is None else ask(model, asked)
     return wait_within(None, cast("Awaitable[Any]", answer)) if isinstance(answer, Awaitable) else answer
 
 

@@ -14,6 +14,8 @@ from skynet_adapters.errors import (
     MetricReturnError,
     MetricTimeoutError,
     ProgramFailedError,
+    ReflectionBroken,
+    ReflectionError,
     SkynetAdaptersError,
 )
 
@@ -24,8 +26,10 @@ ORDINARY = [
     MetricReturnError,
     MetricTimeoutError,
     ProgramFailedError,
+    ReflectionError,
     SkynetAdaptersError,
 ]
+STOPPING = [MetricBroken, ReflectionBroken]
 
 
 @pytest.mark.parametrize("kind", ORDINARY)
@@ -44,9 +48,10 @@ def test_what_is_found_before_a_run_is_no_metric_error(kind):
     assert not issubclass(kind, MetricError)
 
 
-def test_a_broken_metric_passes_through_except_exception():
-    assert issubclass(MetricBroken, BaseException)
-    assert not issubclass(MetricBroken, Exception)
+@pytest.mark.parametrize("kind", STOPPING)
+def test_what_stops_a_run_passes_through_except_exception(kind):
+    assert issubclass(kind, BaseException)
+    assert not issubclass(kind, Exception)
 
 
 def test_the_module_exports_every_error_that_it_defines():
@@ -56,15 +61,15 @@ def test_the_module_exports_every_error_that_it_defines():
         if isinstance(value, type) and issubclass(value, BaseException)
     }
     assert set(errors.__all__) == defined
-    assert defined == {kind.__name__ for kind in [*ORDINARY, MetricBroken]}
+    assert defined == {kind.__name__ for kind in [*ORDINARY, *STOPPING]}
 
 
-@pytest.mark.parametrize("name", [kind.__name__ for kind in [*ORDINARY, MetricBroken]])
+@pytest.mark.parametrize("name", [kind.__name__ for kind in [*ORDINARY, *STOPPING]])
 def test_the_docstring_draws_every_error(name):
     assert name in (errors.__doc__ or "")
 
 
-@pytest.mark.parametrize("kind", [*ORDINARY, MetricBroken])
+@pytest.mark.parametrize("kind", [*ORDINARY, *STOPPING])
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda error: pickle.loads(pickle.dumps(error))])
 def test_an_error_survives_pickle_and_deepcopy_with_its_text(kind, copied):
     twin = copied(kind("what happened"))

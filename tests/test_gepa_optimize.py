@@ -8,15 +8,19 @@ import dspy
 import gepa
 import pytest
 
+from skynet import llm
 from skynet_adapters import (
     Case,
     DataError,
     DefinitionError,
     Metric,
     MetricError,
+    ReflectionBroken,
+    ReflectionError,
     as_gepa_adapter,
     as_gepa_dataset,
     as_reflection_lm,
+    models,
     optimize_artifact,
     program_artifact,
     program_run,
@@ -239,6 +243,76 @@ def test_a_reflection_model_that_fails_is_named_with_its_last_error(caplog):
         "GEPA ended with the artifact that it began with: the reflection model gave no text for 2 of 2 "
         "proposals, the last because the reflection model 'away' raised ConnectionError: away 3"
     )
+
+
+class Away:
+    """A reflection model that answers the questions of these numbers."""
+
+    def __init__(self, *answers):
+        self.asked = 0
+        self.answers = answers
+
+    def __call__(self, prompt):
+        self.asked += 1
+        if self.asked in self.answers:
+            return "Worse."
+        raise ConnectionError("no such host")
+
+
+def noted_run(ran):
+    def noted(artifact, input):
+        ran.append(input)
+        return run(artifact, input)
+
+    return noted
+
+
+def test_a_reflection_model_that_never_answers_stops_the_run_by_name_and_few_cases_are_paid():
+    model, ran = Away(), []
+    with pytest.raises(ReflectionError) as stopped:
+        optimized(run=noted_run(ran), reflection_lm=model, max_metric_calls=400)
+    assert model.asked == 5
+    assert len(ran) < 30
+    said = str(stopped.value)
+    assert "the reflection model 'Away' was asked 5 times and never answered" in said
+    assert "ConnectionError: no such host" in said
+    assert isinstance(stopped.value.__cause__, ConnectionError)
+
+
+def test_a_reflection_model_that_gives_no_text_ever_stops_the_run_too():
+    with pytest.raises(ReflectionError, match=r"gave \[\] \(list\), not a text.*max_tokens"):
+        optimized(reflection_lm=lambda prompt: [], max_metric_calls=400)
+
+
+@pytest.mark.parametrize("answers", [(1,), (5,)])
+def test_a_reflection_model_that_has_answered_may_fail_as_often_as_it_likes(answers):
+    model = Away(*answers)
+    best = optimized(reflection_lm=model, max_metric_calls=80)
+    assert best.artifact == "Guess."
+    assert model.asked > 10
+
+
+def test_the_reflection_model_of_a_call_of_ones_own_stops_gepa_which_goes_on_after_exceptions():
+    model = Away()
+    adapter = as_gepa_adapter(score, run, artifact="Guess.")
+    arguments = {"trainset": CASES, "adapter": adapter, "max_metric_calls": 400, "logger": Log()}
+    reflection_lm = as_reflection_lm(model)
+    for asked in (5, 10):  # the same one again, once it is mended
+        with pytest.raises(ReflectionBroken, match="'Away' was asked 5 times"):
+            gepa.optimize(
+                adapter.seed_candidate, reflection_lm=reflection_lm, raise_on_exception=False, **arguments
+            )
+        assert model.asked == asked
+
+
+def test_the_reflection_model_that_judges_too_fails_as_a_judge_there():
+    reflection_lm = as_reflection_lm(Away())
+    metric = Metric(lambda input, output: (0.5, {"feedback": llm("Why?", input=output)}))
+    with models(reflection_lm=reflection_lm):
+        for number in range(8):
+            assert "no such host" in str(metric.score_case({"n": number}, "?").error)
+            with pytest.raises(MetricError, match="the reflection model, asked since"):
+                llm("Hi.")
 
 
 def test_a_model_of_ones_own_that_fails_is_named_too(caplog):
