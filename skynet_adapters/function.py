@@ -9,8 +9,8 @@ import re
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
-from typing import Any, cast
+from types import CodeType, FrameType, TracebackType
+from typing import Any, NamedTuple, cast
 
 from .errors import DefinitionError
 from .score import clean_text, shown
@@ -174,23 +174,92 @@ def told(error: BaseException, function: Any, most_chars: int | None = MOST_TOLD
 
 
 def _users_frame(trace: TracebackType | None, function: Any) -> str:
-    frames = traceback.extract_tb(trace)
+    frames = [
+        _Frame(frame, line or 0)
+        for frame, line in traceback.walk_tb(trace)
+        if os.path.dirname(frame.f_code.co_filename) != _PACKAGE
+    ]
     function = without_partials(function)
     with contextlib.suppress(ValueError):  # an object that answers to any name wraps others without end
         function = inspect.unwrap(function)
     code = getattr(function, "__code__", None) or getattr(_call_method(function), "__code__", None)
-    frames = [frame for frame in frames if os.path.dirname(frame.filename) != _PACKAGE]
-    own = [frame for frame in frames if code is not None and frame.filename == code.co_filename]
-    outside = [frame for frame in frames if not _is_a_librarys(frame.filename)]
+    own = [frame for frame in frames if code is not None and frame.file == code.co_filename]
+    # Where the function ran a text as code, such as the artifact that is optimised, the fault is in there.
+    of_texts = [frame for frame in frames if frame not in own and _is_of_a_text(frame)]
+    outside = [frame for frame in frames if not _is_a_librarys(frame.file)]
     if not frames:
         return ""
-    frame = (own or outside or frames)[-1]
-    line = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
+    frame = (of_texts or own or outside or frames)[-1]
+    line = linecache.getline(frame.file, frame.line).strip() or _line_of_a_text(frame, frames)
     # Not `Path`, which interns the parts of every name that it sees, also of code that is made at run time.
-    file = os.path.basename(frame.filename)
+    file = os.path.basename(frame.file)
     # IPython keeps each cell in a file with a number for a name.
     place = "a notebook cell" if file.removesuffix(".py").isdigit() else file
-    return f" ({place}, line {frame.lineno}, in {frame.name}{': ' if line else ''}{line})"
+    return f" ({place}, line {frame.line}, in {frame.code.co_name}{': ' if line else ''}{line})"
+
+
+class _Frame(NamedTuple):
+    """A call that was under way."""
+
+    frame: FrameType
+    line: int
+
+    @property
+    def code(self) -> CodeType:
+        return self.frame.f_code
+
+    @property
+    def file(self) -> str:
+        return self.code.co_filename
+
+
+# What Python's own prompts, IPython and doctest call their input.
+_INPUTS = ("<stdin", "<python-input", "<ipython-input", "<doctest ")
+
+
+def _is_of_a_text(frame: _Frame) -> bool:
+    """Tell code that `exec` or `eval` ran, and not on behalf of a library."""
+    if not frame.file.startswith("<") or frame.file.startswith(("<frozen ", *_INPUTS)):
+        return False
+    is_generated = frame.code.co_qualname.startswith("__create_fn__")  # the `__init__` of a dataclass
+    return not is_generated and not _is_a_librarys(str(frame.frame.f_globals.get("__file__", "")))
+
+
+_MOST_TEXTS = 20
+_LONGEST_TEXT = 200_000
+
+
+def _line_of_a_text(frame: _Frame, frames: list[_Frame]) -> str:
+    """Find a line of code that was run as a text, in the variables of the calls around it."""
+    if not _is_of_a_text(frame):
+        return ""
+    name = frame.code.co_name
+    found: dict[str, None] = {}
+    for caller in frames:
+        if caller.frame.f_code is frame.code:
+            break
+        for value in caller.frame.f_locals.values():
+            texts = cast("dict[Any, Any]", value).values() if type(value) is dict else [value]
+            found |= {text: None for text in texts if type(text) is str and len(text) <= _LONGEST_TEXT}
+    for text in list(found)[:_MOST_TEXTS]:
+        above = _lines_above(text, frame) if name in text or name.startswith("<") else None
+        if above is not None:
+            return text.splitlines()[frame.line - above - 1].strip()
+    return ""
+
+
+def _lines_above(text: str, frame: _Frame) -> int | None:
+    """Tell after how many other lines a text was run; `None` where it is not what was run."""
+    for mode in ("exec", "eval"):
+        with contextlib.suppress(Exception):  # no code
+            waiting: list[Any] = [compile(text, frame.file, mode, dont_inherit=True)]
+            while waiting:
+                code = waiting.pop()
+                first = frame.code.co_firstlineno
+                if code.replace(co_firstlineno=first) == frame.code:
+                    return first - code.co_firstlineno
+                waiting += [part for part in code.co_consts if isinstance(part, CodeType)]
+    return None
 
 
 _PACKAGE = os.path.dirname(__file__)

@@ -139,8 +139,8 @@ class ReflectionLM:
             named = str(error) if is_named else f"{type(error).__name__}: {error}"
             raise ReflectionBroken(
                 f"the reflection model {self.name!r} was asked {_MOST_FAILURES} times and never answered, so "
-                f"the run was stopped. The last failure: {named.strip().rstrip('.')}. Mend that, such as a wrong "
-                "key, name or address, and run it again."
+                f"the run was stopped. The last failure: {named.strip().rstrip('.')}. Mend that, such as a "
+                "wrong key, name or address, and run it again."
             ) from error
         self._has_answered = True
         return answer

@@ -244,6 +244,89 @@ def test_a_part_without_a_text_of_its_own_reads_the_general_one():
     ]
 
 
+CODE = """
+def g(n):
+    return n
+
+
+def f(n):
+    return 1 / (n - n)
+"""
+
+
+def solve(artifact, input):
+    names = {}
+    exec(artifact["code"] if isinstance(artifact, dict) else artifact, names)
+    return names["f"](input["n"])
+
+
+def solve_below_imports(artifact, input):
+    names = {}
+    exec("import math\n\n" + artifact, names)
+    return names["f"](input["n"])
+
+
+def solve_with_a_helper(artifact, input):
+    def helper(n):
+        return 1 / (n - n)
+
+    names = {"helper": helper}
+    exec(artifact, names)
+    return names["f"](input["n"])
+
+
+def solve_an_expression(artifact, input):
+    return eval(artifact, dict(input))
+
+
+@pytest.mark.parametrize("isolation", [None, "process"])
+@pytest.mark.parametrize(
+    ("run", "artifact", "place"),
+    [
+        (solve, CODE, "line 7, in f: return 1 / (n - n)"),
+        (solve, {"code": CODE, "notes": "Divide."}, "line 7, in f: return 1 / (n - n)"),
+        (solve, "x = 1\n1 / 0", "line 2, in <module>: 1 / 0"),
+        (solve_below_imports, CODE, "line 9, in f: return 1 / (n - n)"),
+        (solve_with_a_helper, "\n\nf = lambda n: helper(n)", "line 3, in <lambda>: f = lambda n: helper(n)"),
+        (solve_an_expression, "n / (n - n)", "line 1, in <module>: n / (n - n)"),
+    ],
+)
+def test_the_feedback_names_the_line_of_an_artifact_that_is_code(run, artifact, place, isolation):
+    with as_gepa_adapter(score, run, artifact=artifact, run_isolation=isolation) as adapter:
+        batch = adapter.evaluate([{"input": {"n": 2}}], adapter.seed_candidate, capture_traces=True)
+    assert f"ZeroDivisionError: division by zero (<string>, {place})." in batch.trajectories[0].score.feedback
+
+
+@pytest.mark.parametrize("isolation", [None, "process"])
+def test_the_feedback_names_the_line_of_an_output_that_is_code(isolation):
+    def score(input, output, expected=None):
+        names = {}
+        exec(output, names)
+        return names["f"](1), {"feedback": "F."}
+
+    metric = Metric(score, isolation=isolation)
+    try:
+        said = str(metric.score_case({}, CODE).error)
+    finally:
+        metric.close()
+    assert said.endswith("ZeroDivisionError: division by zero (<string>, line 7, in f: return 1 / (n - n))")
+
+
+@dataclass
+class Checked:
+    n: int
+
+    def __post_init__(self):
+        raise ValueError("no such n")
+
+
+def test_code_that_the_standard_library_has_made_is_not_taken_for_the_artifact():
+    with as_gepa_adapter(score, lambda artifact, input: Checked(input["n"]), artifact="a") as adapter:
+        batch = adapter.evaluate([{"input": {"n": 2}}], adapter.seed_candidate, capture_traces=True)
+    feedback = batch.trajectories[0].score.feedback
+    assert 'in __post_init__: raise ValueError("no such n")' in feedback
+
+
 def naming(*names):
     own = dict.fromkeys(names, "Own.")
     return lambda input, output, expected=None: (0.5, {"feedback": "General.", "component_feedback": own})
