@@ -12,7 +12,7 @@ from .loaded import is_dspys
 from .measure import Observation
 from .score import shown
 
-__all__ = ["RETURNED_NOTHING", "Ran", "attempt", "checked_run", "too_late"]
+__all__ = ["RETURNED_NOTHING", "Ran", "attempt", "check_artifact", "checked_run", "too_late"]
 
 
 _OF_A_METRIC = (("input", "output"), ("gold", "pred"), ("example", "pred"))
@@ -115,6 +115,18 @@ def checked_run(run: Any, *names: str) -> Callable[..., Any]:
     if "artifact" in names and first == ("input", "artifact"):
         raise DefinitionError(f"run gets the artifact first; write it as {form}, not {signature}")
     return run
+
+
+def check_artifact(run: object, artifact: object) -> None:
+    """Check that an artifact is one that `run` can run, where its class can tell.
+
+    Raises:
+        DefinitionError: It is another one.
+    """
+    fault_of: Any = getattr(type(run), "fault_of_artifact", None)
+    fault = None if fault_of is None else fault_of(run, artifact)
+    if fault is not None:
+        raise DefinitionError(fault)
 
 
 def too_late(seconds: float) -> Ran:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, Unpack, cast
 
-from .attempt import checked_run
+from .attempt import check_artifact, checked_run
 from .cases import Case, load_cases
 from .contract_feedback import says_something
 from .contract_report import Check, ContractReport
@@ -89,6 +89,8 @@ def check_contract(
         as_metric(metric, **options)  # which refuses them
     if run is not None:
         checked_run(run, *(("input",) if artifact is None else ("artifact", "input")))
+        if artifact is not None:
+            check_artifact(run, artifact)
     elif artifact is not None:
         raise DefinitionError("artifact= was given without run=; give run(artifact, input) too")
     run_timeout = checked_seconds("run_timeout", run_timeout)

@@ -125,6 +125,17 @@ class _ProgramRun:
     # Of an optional field `None` is an answer, which is judged as DSPy's Evaluate does.
     none_is_an_output: ClassVar = True
 
+    def fault_of_artifact(self, artifact: Any) -> str | None:
+        """Tell what keeps an artifact from being one of this program; `None` where nothing does."""
+        names = [name for name, _ in self._program.named_predictors()]
+        if isinstance(artifact, Mapping) and set(artifact) == set(names):
+            return None
+        what = f"has {list(artifact)}" if isinstance(artifact, Mapping) else f"is {shown(artifact)}"
+        return (
+            f"program_run(program) runs a dict with an instruction for each of the program's predictors, "
+            f"{names}, and the artifact {what}: pass artifact=program_artifact(program)"
+        )
+
     def _make(self, parts: tuple[tuple[str, str], ...]) -> Any:
         return to_program(dict(parts), self._program)
 

@@ -12,6 +12,7 @@ from typing import Any, Generic, Literal, Self, TypeVar, Unpack
 from gepa.core.adapter import EvaluationBatch, ProposalFn
 
 from .artifacts import TEXT_COMPONENT, to_artifact, to_candidate
+from .attempt import check_artifact
 from .errors import DataError, MetricError
 from .gepa_cases import fault_of_cases, input_and_expected
 from .gepa_closing import ClosingCallback
@@ -121,6 +122,7 @@ def as_gepa_adapter(
         run_isolation,
         run_memory_limit_mb,
     )
+    check_artifact(run, artifact)
     return GepaAdapter(rollouts, artifact, include_expected)
 
 

@@ -8,6 +8,7 @@ from concurrent.futures import Executor
 from typing import Any, Literal, Self, Unpack, cast
 
 from .artifacts import TEXT_COMPONENT, Artifact, fault_in_parts, to_artifact, to_candidate
+from .attempt import check_artifact
 from .errors import DataError, DefinitionError, MetricBroken, MetricError
 from .gepa_cases import input_and_expected
 from .gepa_rollouts import GEPA_OPTIONS, Job, Raising, Rollouts, Trajectory, artifact_itself
@@ -79,6 +80,8 @@ def as_gepa_evaluator(
         (0.25, '4 words; use fewer.\n\nScore: 0.25')
     """
     metric = metric_with(score, options, GEPA_OPTIONS)
+    if artifact is not None:
+        check_artifact(run, artifact)
     if run is None and executor is not None:
         raise DefinitionError("executor= is where run is called, and there is no run; leave executor out")
     return GepaEvaluator(
@@ -182,6 +185,12 @@ class GepaEvaluator:
         return Job(self._shaped(candidate), input, expected)
 
     def _shaped(self, candidate: str | Mapping[str, str]) -> Artifact:
+        shaped = self._in_shape(candidate)
+        if self._artifact is None:
+            check_artifact(self._rollouts.run, shaped)
+        return shaped
+
+    def _in_shape(self, candidate: str | Mapping[str, str]) -> Artifact:
         artifact = self._artifact
         if isinstance(candidate, str) and not isinstance(artifact, Mapping):
             return candidate

@@ -13,7 +13,10 @@ from skynet_adapters import (
     ProgramFailedError,
     as_dspy_metric,
     as_gepa_adapter,
+    as_gepa_evaluator,
     as_reflection_lm,
+    check_contract,
+    optimize_artifact,
     program_artifact,
     program_run,
     to_program,
@@ -237,3 +240,33 @@ def test_where_a_model_failed_is_the_users_own_line_and_never_the_standard_libra
     feedback = batch.trajectories[0].score.feedback
     assert f"the model is down {place}" in feedback
     assert "contextlib" not in feedback
+
+
+def always(input, output, expected=None):
+    return 1.0, {"feedback": "F."}
+
+
+CASE = {"input": {"question": "q"}, "expected": {"answer": "A"}}
+SIMPLE = dspy.Predict("question -> answer")
+
+
+@pytest.mark.parametrize("artifact", ["Classify.", {"predict": "Classify."}, {"self": "a", "more": "b"}])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda run, artifact: optimize_artifact(
+            artifact, run, always, [CASE], reflection_lm=lambda prompt: "x", max_metric_calls=9
+        ),
+        lambda run, artifact: as_gepa_adapter(always, run, artifact=artifact),
+        lambda run, artifact: as_gepa_evaluator(always, run, artifact=artifact),
+        lambda run, artifact: as_gepa_evaluator(always, run)(artifact, CASE),
+        lambda run, artifact: check_contract(always, [CASE], run, artifact=artifact),
+    ],
+    ids=["optimize_artifact", "as_gepa_adapter", "as_gepa_evaluator", "optimize_anything", "check_contract"],
+)
+def test_an_artifact_of_another_shape_than_the_programs_is_refused_before_anything_is_run(make, artifact):
+    with pytest.raises(DefinitionError) as refused:
+        make(program_run(SIMPLE), artifact)
+    said = str(refused.value)
+    assert "each of the program's predictors, ['self']" in said
+    assert said.endswith("pass artifact=program_artifact(program)")
