@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO, cast
 
 from .errors import DefinitionError, MetricBroken, SkynetAdaptersError
+from .options import near_match
 
 __all__ = ["main"]
 
@@ -120,7 +121,9 @@ def _check(arguments: argparse.Namespace) -> int:
     from .contract import check_contract
 
     if not Path(arguments.metric).is_file():
-        raise DefinitionError(f"{arguments.metric}: there is no such file; give the metric's file, metric.py")
+        meant = near_match(Path(arguments.metric).name, _python_files(Path(arguments.metric).parent))
+        mend = meant or "; give the metric's file, metric.py"
+        raise DefinitionError(f"{arguments.metric}: there is no such file{mend}")
     cases = load_cases(
         arguments.cases,
         input=_columns(arguments.input),
@@ -145,6 +148,13 @@ def _check(arguments: argparse.Namespace) -> int:
         if out is not None:
             print(text, file=out, flush=True)
     return 0 if report.passed else 1
+
+
+def _python_files(folder: Path) -> list[str]:
+    try:
+        return [path.name for path in folder.iterdir() if path.suffix == ".py"]
+    except OSError:
+        return []
 
 
 @contextlib.contextmanager

@@ -20,7 +20,7 @@ from .contract_trial import Judged, Trial, Tried
 from .deadline import DeadlineExceededError, call_within
 from .errors import DefinitionError, MetricReturnError, MetricTimeoutError
 from .helpers_used import MEASURING
-from .judge_llm import chosen_models, models
+from .judge_llm import NO_MODEL, chosen_models, models
 from .load import check_metric_options, load_score
 from .measure import load_parts, observation
 from .metric import Metric, ScoreFunction, as_metric
@@ -297,11 +297,16 @@ def _mend_of_faults(trial: Trial, faults: list[Judged]) -> str:
     of_the_shape = [mend for one in faults if (mend := _without_mend(one)[1])]
     if of_the_shape:
         return "; ".join(dict.fromkeys(of_the_shape))
-    if _models(trial).status == "failed":
+    if any(NO_MODEL in str(one.score.error) for one in faults):
         return "choose a model, see Models"
+    of_helpers = [mend for one in faults if (mend := _mend_of_a_helper(one))]
+    if of_helpers:
+        return "; ".join(dict.fromkeys(of_helpers))
     of_fields = [mend for one in faults if (mend := _mend_of_a_field(one))]
     if of_fields:
         return "; ".join(dict.fromkeys(of_fields))
+    if not any(map(_may_be_the_outputs_fault, faults)):
+        return "mend the metric where it raised"
     if trial.has_run:
         return "give every output a score, a poor one too, and say in the feedback what is wrong with it"
     return (
@@ -310,15 +315,48 @@ def _mend_of_faults(trial: Trial, faults: list[Judged]) -> str:
     )
 
 
+_FORMS_OF_HELPERS = {
+    "llm": 'llm("instructions", input=text)',
+    "observation": "observation()",
+    "reward": "reward(REWARD_SPEC, accuracy, feedback)",
+    "service_cost": "service_cost()",
+}
+
+
+def _mend_of_a_helper(judged: Judged) -> str:
+    """Say how a helper of `skynet` is called, where the metric called it otherwise."""
+    found = re.search(r" raised TypeError: (\w+)\(\) (?:missing|got|takes) ", str(judged.score.error))
+    form = _FORMS_OF_HELPERS.get(found[1]) if found else None
+    return f"call it as {form}" if form else ""
+
+
+# Errors that an output of an unexpected form makes a metric raise.
+_OF_OUTPUTS = ("AttributeError", "IndexError", "KeyError", "TypeError", "ValueError", "JSONDecodeError")
+
+
+def _may_be_the_outputs_fault(judged: Judged) -> bool:
+    """Tell whether a metric may have raised since the output looks otherwise than it thought."""
+    said = str(judged.score.error)
+    raised = re.search(r" raised (\w+)", said)
+    if raised is None:
+        return True
+    if raised[1] not in _OF_OUTPUTS:
+        return False
+    # Python's own number and date types tell the text that they could not read.
+    unread = re.search(r"(?:could not convert|invalid literal|Invalid \w+ string)[^']*: '(.*?)'", said)
+    return unread is None or unread[1] in str(judged.output)
+
+
 def _mend_of_a_field(judged: Judged) -> str:
     """Name the fields that are there, where the metric read one that is not."""
     found = re.search(
-        r" raised (?:KeyError: '(.+?)'|AttributeError: 'dict' object has no attribute '(\w+)')",
+        r" raised (?:KeyError: '(.+?)'|AttributeError: 'dict' object has no attribute '(\w+)'"
+        r"|AttributeError: '(?:Example|Prediction)' object has no attribute '(\w+)')",
         str(judged.score.error),
     )
     if found is None:
         return ""
-    name = found[1] or found[2]
+    name = found[1] or found[2] or found[3]
     dicts = {"expected": judged.case.expected, "input": judged.case.input, "output": judged.output}
     has = {
         what: list(map(str, cast("Mapping[Any, Any]", fields)))

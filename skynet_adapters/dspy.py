@@ -8,7 +8,9 @@ import contextlib
 import difflib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Generator, Mapping
+from types import FrameType
 from typing import Any, Protocol, Unpack, cast
 
 import dspy
@@ -337,6 +339,8 @@ class _Judge:
 
     def result(self, gold: Any, pred: Any, trace: Any, pred_name: str | None) -> FeedbackScore:
         metric = self.metric
+        if type(gold) is dict:
+            self._note_dict(sys._getframe(2))  # pyright: ignore[reportPrivateUsage]
         # With a predictor's name dspy.GEPA asks for the text of what it has scored before, without a trace.
         asks_again = pred_name is not None
         score = metric.recall(gold, pred, self._reading) if asks_again else None
@@ -352,6 +356,16 @@ class _Judge:
         if pred_name is not None:
             self._note_components(score, pred_name, trace)
         return feedback_score(score, pred_name, metric.success_threshold, metric)
+
+    def _note_dict(self, caller: FrameType) -> None:
+        """Point out a dict in place of an example, unless `BestOfN` or `Refine` gave it."""
+        if not str(caller.f_globals.get("__name__")).startswith("dspy."):
+            self.metric.warn_once(
+                "dict",
+                "metric %r was given a dict in place of a dspy.Example, so all of it counts as input and "
+                "nothing is expected; pass dspy.Example(...).with_inputs(...), or what to_examples makes",
+                self.metric.name,
+            )
 
     def _stop_when_broken(self) -> None:
         reason = self.metric.broken()
@@ -407,11 +421,12 @@ class _Judge:
     def _judged(self, gold: Any, pred: Any, again: bool, trace: Any = None) -> Score:
         metric = self.metric
         observation = measured(pred)  # in this thread, before any model call of a judge
-        input, expected = input_and_labels(gold)
         rollout = (gold, pred, self._reading if trace is None else self._reading_of_trace)
-        wrong = _wrong_case(gold)
+        wrong = _wrong_case(gold, pred)
         if wrong is not None:
-            return metric.cannot_ask(input, wrong, rollout=rollout, again=again)
+            case = dict(fields_of(gold)) if isinstance(gold, dspy.Example) else gold
+            return metric.cannot_ask(case, wrong, rollout=rollout, again=again)
+        input, expected = input_and_labels(gold)
         if pred is None:
             return metric.program_failed(input, rollout=rollout)
         if isinstance(pred, FailedPrediction):
@@ -513,7 +528,12 @@ def _itself(pred: Any) -> Any:
     return pred
 
 
-def _wrong_case(gold: Any) -> str | None:
+def _wrong_case(gold: Any, pred: Any) -> str | None:
+    """Tell why there is no case to judge; `None` where there is one."""
+    if isinstance(gold, dspy.Prediction):
+        if isinstance(pred, dspy.Example) and not isinstance(pred, dspy.Prediction):
+            return "example and prediction are swapped; call metric(example, prediction)"
+        return f"it wants a dspy.Example first, and got the prediction {shown(gold, with_type=False)}"
     if isinstance(gold, dspy.Example):
         if input_keys(gold) is not None:
             return None

@@ -7,6 +7,7 @@ Built around dspy 3.4.1.
 import copy
 import dis
 import inspect
+import re
 from typing import Any, cast
 
 import dspy
@@ -87,7 +88,12 @@ class DspyScore:
         more: list[Any] = self._nones
         if traced is not None:
             output, more = traced.output, [traced.trace, *self._nones[1:]]
-        returned = self.metric(gold, self._prediction(output, labels), *more)
+        pred = self._prediction(output, labels)
+        try:
+            returned = self.metric(gold, pred, *more)
+        except AttributeError as error:
+            error.args = (f"{error}{_fields_there(error, gold, pred)}",)
+            raise
         if isinstance(returned, FeedbackScore):  # of a metric made here that this one asks
             return _pair(returned.judgement)
         fields = _result_fields(returned)
@@ -141,6 +147,15 @@ def _more_arguments(signature: inspect.Signature, name: str) -> list[None]:
     raise DefinitionError(
         f"{name!r} cannot be called as metric(example, pred, trace); its signature is {signature}"
     )
+
+
+def _fields_there(error: AttributeError, gold: dspy.Example, pred: Any) -> str:
+    """Name the fields, where a metric read one that an example or a prediction does not have."""
+    found = re.fullmatch(r"'(?:Example|Prediction)' object has no attribute '\w+'", str(error))
+    if found is None:
+        return ""
+    there = f"; the example has {list(fields_of(gold))}"
+    return f"{there}, the prediction {list(fields_of(pred))}" if isinstance(pred, dspy.Example) else there
 
 
 def _reads_trace(metric: Any, signature: inspect.Signature) -> bool:

@@ -23,6 +23,7 @@ __all__ = [
     "function_name",
     "hint",
     "is_async",
+    "is_made_here",
     "told",
     "without_partials",
 ]
@@ -263,6 +264,14 @@ def _lines_above(text: str, frame: _Frame) -> int | None:
 
 
 _PACKAGE = os.path.dirname(__file__)
+
+
+def is_made_here(function: Any) -> bool:
+    """Tell whether a function's code is of this package."""
+    code = getattr(function, "__code__", None)
+    return code is not None and os.path.dirname(code.co_filename) == _PACKAGE
+
+
 _STANDARD_LIBRARY = os.path.dirname(os.__file__) + os.sep
 
 

@@ -1,6 +1,7 @@
 """`Metric`: the one place where a user's `score` is called."""
 
 import functools
+import inspect
 import logging
 import os
 import threading
@@ -22,7 +23,7 @@ from .errors import (
     ProgramFailedError,
 )
 from .failures import Failure, Failures, closing_warning
-from .function import Ask, ToldError, caller, function_name, hint, is_async, told
+from .function import Ask, ToldError, caller, function_name, hint, is_async, is_made_here, told
 from .measure import Bill, Observation, begin_judging, end_judging
 from .memo import ContentMemo, RolloutMemo, content_key
 from .options import MetricOptions, checked_name, checked_options, near_match
@@ -155,6 +156,7 @@ class Metric:
         """Refuse options beside a `Metric`, which has its own."""
         _refuse_options(score, options)
         _refuse_those_of_targets(options)
+        _refuse_what_was_made_of_one(score)
         return super().__new__(cls)
 
     def __init__(  # pyright: ignore[reportInconsistentConstructor]
@@ -747,6 +749,16 @@ def _refuse_options(score: object, options: Mapping[str, object]) -> None:
         raise DefinitionError(
             f"{score!r} has its options already; pass {', '.join(options)} where it is made, as in "
             f"Metric(score, {first}=...) or load_metric(path, {first}=...), or pass the function itself here"
+        )
+
+
+def _refuse_what_was_made_of_one(score: object) -> None:
+    """Refuse what `as_dspy_metric` and `as_dspy_reward` make; not a function of the user's around one."""
+    metric = getattr(score, "metric", None) if inspect.isfunction(score) else None
+    if isinstance(metric, Metric) and is_made_here(score):
+        name, of = function_name(score), function_name(metric.score)
+        raise DefinitionError(
+            f"{name!r} was made for DSPy of the score {of!r}; pass {of} itself, or {name}.metric"
         )
 
 

@@ -1,5 +1,6 @@
 """`reward`: accuracy, run time and model cost blended into one score."""
 
+import difflib
 import math
 import re
 from collections.abc import Mapping
@@ -74,8 +75,7 @@ class RewardSpec(_Section):
         try:
             super().__init__(**fields)
         except ValidationError as error:
-            faults = [_fault(detail["loc"], detail["type"], detail["input"]) for detail in error.errors()]
-            raise DefinitionError(f"the reward spec cannot be used: {'; '.join(faults)}") from None
+            raise DefinitionError(f"the reward spec cannot be used: {'; '.join(_faults(error))}") from None
 
     @model_validator(mode="after")
     def _check_together(self) -> "RewardSpec":
@@ -256,6 +256,28 @@ def _refuse(why: str) -> NoReturn:
     raise DefinitionError(f"the reward spec cannot be used: {why}")
 
 
+def _faults(error: ValidationError) -> list[str]:
+    """Say each fault once: a field that is missing under its name may be there under nearly that name."""
+    found = [(detail["loc"], detail["type"], detail["input"]) for detail in error.errors()]
+    meant = {
+        (*place[:-1], near)
+        for place, kind, _ in found
+        if kind == "extra_forbidden"
+        for near in difflib.get_close_matches(str(place[-1]), _fields_of(place), n=1)
+    }
+    return [
+        _fault(place, kind, given)
+        for place, kind, given in found
+        if not (kind == "missing" and tuple(place) in meant)
+    ]
+
+
+def _fields_of(place: tuple[int | str, ...]) -> list[str]:
+    """Name the fields that there are beside one."""
+    section = {"": RewardSpec, "weights": _Weights}.get("" if len(place) == 1 else str(place[-2]), _Part)
+    return list(section.model_fields)
+
+
 def _fault(place: tuple[int | str, ...], kind: str, given: object) -> str:
     """Say one fault that pydantic found in our words, with its mend."""
     *_, section, field = ("", *(str(part) for part in place))
@@ -265,7 +287,7 @@ def _fault(place: tuple[int | str, ...], kind: str, given: object) -> str:
             return f"{name} is missing; add it, 0 leaves the part out, as in {_WEIGHTS_EXAMPLE}"
         return f"it has no weights; add {_WEIGHTS_EXAMPLE}"
     if kind == "extra_forbidden":
-        kept = {"": RewardSpec, "weights": _Weights}.get(section, _Part).model_fields
+        kept = _fields_of(place)
         return (
             f"{name} is unknown{near_match(field, kept) or ';'} {section or 'the spec'} has {', '.join(kept)}"
         )

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeGuard, cast
 
 from .copies import kind_of, protected
 from .errors import MetricError, MetricReturnError
+from .loaded import is_dspys
 from .redaction import redacted
 
 __all__ = [
@@ -27,6 +28,19 @@ __all__ = [
 
 _SHAPE = (
     'a metric returns a number and a dict with a text: `return 0.8, {"feedback": "Close. Missing the date."}`'
+)
+_SHAPE_OF_A_TEXT = (
+    'put the text into a dict with that name: `return 0.8, {"feedback": "Close. Missing the date."}`'
+)
+_SHAPE_OF_SCORES = (
+    'give a number for each name: `return 0.8, {"feedback": "Close.", "scores": {"format": 1.0}}`'
+)
+_SHAPE_OF_COMPONENTS = (
+    'give a text for each name: `return 0.8, {"feedback": "Close.", "component_feedback": {"plan": "Plan."}}`'
+)
+_SHAPE_OF_DSPYS = (
+    'write `return 0.8, {"feedback": "Close. Missing the date."}`, or, where it is a DSPy metric(example, '
+    "pred, trace=None), pass from_dspy_metric(metric)"
 )
 _MAX_INFO_CHARS = 5_000
 # ... and all of it together, and a name in it.
@@ -196,11 +210,12 @@ a metric returns a number and a dict with a text: `return 0.8, {"feedback": "Clo
     """
     pair = returned  # unpacked under this name, which has not been narrowed to "a list of unknowns"
     if not isinstance(returned, (tuple, list)) or len(pair) != 2:
-        raise _wrong(name, pair, "not a pair")
+        raise _wrong(name, pair, "not a pair", _SHAPE_OF_DSPYS if is_dspys(pair, "Example") else _SHAPE)
     number, info = pair
     value = number if type(number) is float and math.isfinite(number) else _number(name, "the score", number)
     if not isinstance(pair[1], dict):
-        raise _wrong(name, info, "as additional information, not a dict")
+        shape = _SHAPE_OF_A_TEXT if isinstance(info, str) else _SHAPE
+        raise _wrong(name, info, "as additional information, not a dict", shape)
     feedback = info.get("feedback")
     if not isinstance(feedback, str):
         found = f"{shown(feedback)} as" if "feedback" in info else f"{shown(info)} without a"
@@ -349,11 +364,11 @@ def _readable(value: object) -> str:
     return clean_text(value, _MAX_INFO_CHARS)
 
 
-def _wrong(name: str, returned: object, why: str) -> MetricReturnError:
-    return MetricReturnError(f"metric {name!r} returned {shown(returned)}, {why}; {_SHAPE}")
+def _wrong(name: str, returned: object, why: str, shape: str = _SHAPE) -> MetricReturnError:
+    return MetricReturnError(f"metric {name!r} returned {shown(returned)}, {why}; {shape}")
 
 
-def _number(name: str, what: str, value: Any) -> float:
+def _number(name: str, what: str, value: Any, shape: str = _SHAPE) -> float:
     if type(value) is float:
         number = value
     else:
@@ -361,7 +376,7 @@ def _number(name: str, what: str, value: Any) -> float:
         plain = value.item() if getattr(value, "ndim", None) == 0 and hasattr(value, "item") else value
         if not isinstance(plain, Real | Decimal):
             raise MetricReturnError(
-                f"metric {name!r} returned {shown(value)} for {what}, which must be a number; {_SHAPE}"
+                f"metric {name!r} returned {shown(value)} for {what}, which must be a number; {shape}"
             )
         error = getattr(cast("Any", plain), "error", None)
         if isinstance(error, MetricError):  # of another metric that this one asks
@@ -395,7 +410,12 @@ def _normalised(name: str, value: float, score_range: tuple[float, float]) -> fl
 
 def _named_scores(name: str, scores: object, allowed: Iterable[str] | None) -> dict[str, float]:
     if not isinstance(scores, dict):
-        raise _wrong(name, scores, 'as `scores`, not a dict of names to numbers such as {"format": 1.0}')
+        raise _wrong(
+            name,
+            scores,
+            'as `scores`, not a dict of names to numbers such as {"format": 1.0}',
+            _SHAPE_OF_SCORES,
+        )
     named: dict[str, float] = {}
     allowed = None if allowed is None else tuple(allowed)
     for key, value in cast("dict[Any, Any]", scores).items():
@@ -408,13 +428,20 @@ def _named_scores(name: str, scores: object, allowed: Iterable[str] | None) -> d
                 f"metric {name!r} returned the named score {shown(key, with_type=False)}, which is not among "
                 f"score_names={shown(list(allowed), with_type=False)}; add it there or rename it"
             )
-        named[clean_text(key)] = _number(name, f"the named score {shown(key, with_type=False)}", value)
+        named[clean_text(key)] = _number(
+            name, f"the named score {shown(key, with_type=False)}", value, _SHAPE_OF_SCORES
+        )
     return named
 
 
 def _component_feedback(name: str, texts: object, limit: int | None) -> dict[str, str]:
     if not _is_dict_of_texts(texts):
-        raise _wrong(name, texts, "as `component_feedback`, not a dict of component names to texts")
+        raise _wrong(
+            name,
+            texts,
+            "as `component_feedback`, not a dict of component names to texts",
+            _SHAPE_OF_COMPONENTS,
+        )
     return {key: clean_text(text, limit) if text.strip() else _EMPTY for key, text in texts.items()}
 
 

@@ -201,6 +201,7 @@ def test_a_judge_needs_a_model(check):
     ("arguments", "said"),
     [
         (["check", "absent.py", "--cases", "cases.jsonl"], "absent.py: there is no such file"),
+        (["check", "metrik.py", "--cases", "cases.jsonl"], "no such file; did you mean 'metric.py'?"),
         (["check", ".", "--cases", "cases.jsonl"], "there is no such file; give the metric's file"),
         (["check", "metric.py", "--cases", "absent.jsonl"], "absent.jsonl"),
         (

@@ -26,6 +26,7 @@ from skynet_adapters import (
     MetricBroken,
     as_dspy_metric,
     check_contract,
+    from_dspy_metric,
     models,
     program_artifact,
     program_run,
@@ -1267,3 +1268,78 @@ def test_component_feedback_for_a_part_that_the_artifact_does_not_have_is_flagge
     assert said in check.seen
     assert ("did you mean 'predict'?" in check.mend) == (name == "predikt" and isinstance(artifact, dict))
     assert "Component names" not in str(check_contract(score, cases, lambda input: "b"))
+
+
+# --- mends that fit -------------------------------------------------------------------------------
+
+
+def given_a_prediction(input, output, expected=None):
+    return dspy.Prediction(score=1.0, feedback="F.")
+
+
+def without_a_spec(input, output, expected=None):
+    return skynet.reward(1.0, "Right.")
+
+
+def misspelt_argument(input, output, expected=None):
+    return 1.0, {"feedback": skynet.llm(inputs=output)}
+
+
+def number_of_a_verdict(input, output, expected=None):
+    return float("FAIL since it is late"), {"feedback": "F."}
+
+
+def number_of_the_output(input, output, expected=None):
+    return float(output), {"feedback": "F."}
+
+
+def number_of_a_part(input, output, expected=None):
+    return float(output[:4]), {"feedback": "F."}
+
+
+def misspelt_name(input, output, expected=None):
+    return float(outptu), {"feedback": "F."}  # noqa: F821
+
+
+def json_of_the_output(input, output, expected=None):
+    return json.loads(output)["a"], {"feedback": "F."}
+
+
+_GIVE_RUN = "the output was the expected value here; where real outputs look otherwise, give run="
+
+
+@pytest.mark.parametrize(
+    ("metric", "mend"),
+    [
+        (given_a_prediction, "pass from_dspy_metric(metric)"),
+        (without_a_spec, "call it as reward(REWARD_SPEC, accuracy, feedback)"),
+        (misspelt_argument, 'call it as llm("instructions", input=text)'),
+        (number_of_a_verdict, "mend the metric where it raised"),
+        (misspelt_name, "mend the metric where it raised"),
+        (number_of_the_output, _GIVE_RUN),
+        (number_of_a_part, _GIVE_RUN),
+        (json_of_the_output, _GIVE_RUN),
+        (from_dspy_metric(dspy.evaluate.SemanticF1()), "there is no field 'question': expected has 'label'"),
+    ],
+)
+def test_the_mend_of_a_metric_that_raises_fits_what_it_raised(metric, mend):
+    check = check_contract(metric, LABELS)["Metric return value"]
+    assert check.status == "failed"
+    assert mend in check.mend
+    assert ("give run=" in check.mend) == (mend == _GIVE_RUN)
+
+
+@pytest.mark.parametrize(
+    ("returned", "mend"),
+    [
+        ((0.8, "Close; it lacks the date."), 'put the text into a dict with that name: return 0.8, {"feedb'),
+        ((0.8, {"feedback": "F.", "scores": {"fmt": "good"}}), '"scores": {"format": 1.0}}'),
+        ((0.8, {"feedback": "F.", "scores": 0.5}), '"scores": {"format": 1.0}}'),
+        (
+            (0.8, {"feedback": "F.", "component_feedback": "Plan."}),
+            '"component_feedback": {"plan": "Plan."}}',
+        ),
+    ],
+)
+def test_the_mend_of_a_wrong_shape_shows_the_part_that_is_wrong(returned, mend):
+    assert mend in check_contract(returning(returned), LABELS)["Metric return value"].mend.replace("`", "")

@@ -1357,3 +1357,24 @@ def test_a_reader_that_exits_does_not_end_the_run():
     metric = as_dspy_metric(lambda input, output: (1.0, {"feedback": "OK"}), output=lambda pred: exit(3))
     result = metric(examples(1)[0], dspy.Prediction(answer="A"))
     assert "the function given as output= raised SystemExit(3)" in result.feedback
+
+
+def test_example_and_prediction_that_are_swapped_are_told_so():
+    metric = as_dspy_metric(lambda input, output, expected=None: (1.0, {"feedback": "F."}))
+    example, prediction = examples(1)[0], dspy.Prediction(answer="A")
+    assert "swapped; call metric(example, prediction)" in str(metric(prediction, example).error)
+    assert "a dspy.Example first, and got the prediction" in str(metric(prediction, prediction).error)
+    assert metric(example, prediction).error is None
+
+
+def test_a_dict_in_place_of_an_example_is_pointed_out_once(caplog):
+    def score(input, output, expected=None):
+        return float(expected is None), {"feedback": "F."}
+
+    metric = as_dspy_metric(score)
+    with dspy.context(lm=answering(lambda question: "A")):  # which has nothing but a dict
+        dspy.BestOfN(dspy.Predict("question -> answer"), N=1, reward_fn=metric, threshold=1.0)(question="q")
+    assert "in place of a dspy.Example" not in caplog.text
+    for _ in range(2):
+        metric({"question": "q", "answer": "A"}, dspy.Prediction(answer="A"))
+    assert caplog.text.count("in place of a dspy.Example") == 1

@@ -824,3 +824,15 @@ def test_a_plain_metric_of_ours_is_taken_for_its_metric():
 def test_without_an_expected_value_none_is_told():
     score = from_dspy_metric(lambda example, pred, trace=None: 0.5, output="answer")
     assert score({"question": "?"}, "A")[1]["feedback"].endswith("gave 0.5. Got 'A'.")
+
+
+def test_a_field_that_is_not_there_is_told_with_those_that_are():
+    def misspelt(example, pred, trace=None):
+        return example.anwser == pred.answer
+
+    for metric, name in ((misspelt, "anwser"), (SemanticF1(), "response")):
+        error = str(score_case(metric).error)
+        assert f"'Example' object has no attribute '{name}'; the example has ['question', 'answer']" in error
+        assert "the prediction ['answer']" in error
+    other = score_case(lambda example, pred, trace=None: pred.answer.lowr())
+    assert "the example has" not in str(other.error)

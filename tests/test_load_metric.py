@@ -469,7 +469,10 @@ def test_another_distribution_named_skynet_is_named_and_never_executed(folder, t
             REWARD.replace("2000", "0"),
             r"line 4: the reward spec cannot be used: speed.reference is 0 .*above 0",
         ),
-        (REWARD.replace('"cost": 0.1', '"costs": 0.1'), r"line 4: .*weights.cost is missing"),
+        (
+            REWARD.replace('"cost": 0.1', '"costs": 0.1'),
+            r"line 4: .*weights.costs is unknown; did you mean 'cost'",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_a_metric_is_told_where_and_what_to_do(folder, source, said):

@@ -44,6 +44,11 @@ from skynet_adapters import (
     MetricTimeoutError,
     ProgramFailedError,
     Score,
+    as_dspy_metric,
+    as_dspy_reward,
+    as_gepa_adapter,
+    as_gepa_evaluator,
+    optimize_artifact,
 )
 from skynet_adapters import metric as metric_module
 from skynet_adapters.metric import as_metric
@@ -2685,3 +2690,31 @@ def test_the_failures_that_stopped_a_run_do_not_count_in_the_next_one():
     down[0] = False
     assert metric.score_case({}, "a").error is None
     assert metric.broken() is None
+
+
+@pytest.mark.parametrize("make", [as_dspy_metric, as_dspy_reward])
+def test_what_was_made_of_a_score_for_dspy_is_refused_with_the_score_to_pass(make):
+    def exact(input, output, expected=None):
+        return 1.0, {"feedback": "F."}
+
+    made = make(exact)
+    for refuse in (
+        lambda: Metric(made),
+        lambda: as_gepa_evaluator(made),
+        lambda: as_gepa_adapter(made, lambda artifact, input: "x", artifact="x"),
+        lambda: optimize_artifact("x", lambda artifact, input: "x", made, [{}], reflection_lm=lambda p: "x"),
+    ):
+        with pytest.raises(DefinitionError, match=rf"pass exact itself, or {made.__name__}\.metric$"):
+            refuse()
+    assert Metric(made.metric).score is exact
+
+
+def test_a_metric_of_ones_own_around_what_was_made_for_dspy_is_a_dspy_metric():
+    made = as_dspy_metric(lambda input, output: (1.0, {"feedback": "F."}))
+
+    @functools.wraps(made)  # which copies `made.metric` too
+    def of_ones_own(example, pred, trace=None):
+        return made(example, pred)
+
+    with pytest.raises(DefinitionError, match="pass from_dspy_metric"):
+        Metric(of_ones_own)

@@ -229,6 +229,10 @@ WRONG_SPECS = {
     "a weight missing": ({**SPEC, "weights": {"accuracy": 1, "speed": 1}}, "weights.cost is missing; add it"),
     "a weight too many": (weighted(quality=1), "weights.quality is unknown; weights has accuracy, speed"),
     "a weight misspelt": (weighted(acuracy=1), "weights.acuracy is unknown; did you mean 'accuracy'"),
+    "a section misspelt": (
+        {"weight": WEIGHTS},
+        "(?<=used: )weight is unknown; did you mean 'weights'[?] the spec has weights, [a-z, ]+$",
+    ),
     "a negative weight": (weighted(speed=-0.1), rf"weights.speed is -0.1 \(float\); {A_WEIGHT}"),
     "a NaN weight": (weighted(cost=math.nan), f"weights.cost is nan .*{A_WEIGHT}"),
     "an infinite weight": (weighted(cost=math.inf), f"weights.cost is inf .*{A_WEIGHT}"),

@@ -71,7 +71,7 @@ def test_a_text_as_score_is_refused_even_when_it_reads_like_a_number():
 def test_a_named_score_that_is_no_number_is_refused_by_its_name():
     message = refusal((0.8, {"feedback": "OK", "scores": {"a": "high"}}))
     assert "metric 'exact_match' returned 'high' (str) for the named score 'a'" in message
-    assert MEND in message
+    assert message.endswith('`return 0.8, {"feedback": "Close.", "scores": {"format": 1.0}}`')
 
 
 # --- other shapes --------------------------------------------------------------------------------
