@@ -7,6 +7,7 @@ import dspy
 import gepa
 import pytest
 
+from skynet import service_cost
 from skynet_adapters import (
     Case,
     DefinitionError,
@@ -16,6 +17,7 @@ from skynet_adapters import (
     as_gepa_evaluator,
     as_reflection_lm,
     check_contract,
+    measuring,
     optimize_artifact,
     program_artifact,
     program_run,
@@ -270,3 +272,23 @@ def test_an_artifact_of_another_shape_than_the_programs_is_refused_before_anythi
     said = str(refused.value)
     assert "each of the program's predictors, ['self']" in said
     assert said.endswith("pass artifact=program_artifact(program)")
+
+
+def test_prices_of_a_block_around_a_run_of_gepa_hold_in_it():
+    def frugal(input, output, expected=None):
+        seen.append(service_cost().usd)
+        return 0.5, {"feedback": "F."}
+
+    for prices, cost in (({"scripted/model": (10.0, 20.0)}, 0.0002), ({}, None)):
+        seen: list[float | None] = []
+        with dspy.context(lm=scripted_lm(lambda messages: chat(answer="A"))), measuring(prices=prices):
+            optimize_artifact(
+                program_artifact(SIMPLE),
+                program_run(SIMPLE),
+                frugal,
+                [CASE],
+                reflection_lm=lambda prompt: "Be brief.",
+                max_metric_calls=4,
+            )
+        assert seen[0] == (cost if cost is None else pytest.approx(cost))
+        assert len(set(seen)) == 1
