@@ -138,7 +138,7 @@ class Rollouts:
         self.max_workers = _checked_workers(max_workers)
         seconds = checked_seconds("run_timeout", run_timeout)
         self.run_timeout = None if run is artifact_itself else seconds  # which takes no time
-        self.run = checked_run(run, "artifact", "input")
+        self._run = checked_run(run, "artifact", "input")
         metric.begin_again()  # a run that this metric stopped is over
         self._executor = checked_executor(executor, run)
         self._processes = self._checked_processes(run_isolation, run_memory_limit_mb, max_workers)
@@ -149,12 +149,17 @@ class Rollouts:
         limit = checked_memory_limit("run_memory_limit_mb", memory_limit_mb, "run_isolation", isolation)
         if checked_isolation("run_isolation", isolation) is None:
             return None
-        if self.run is artifact_itself:
+        if self._run is artifact_itself:
             raise DefinitionError("run_isolation says where run is called, and there is no run; leave it out")
         if self._executor is not None:
             raise DefinitionError("run_isolation and executor both say where run is called; pass one of them")
         self.max_workers = max_workers or most_processes()
-        return RunProcesses(self.run, self.max_workers, limit)
+        return RunProcesses(self._run, self.max_workers, limit)
+
+    @property
+    def run(self) -> Any:
+        """The user's function."""
+        return self._run
 
     def __getstate__(self) -> dict[str, Any]:
         # A copy runs its cases itself. Models hold locks and keys.
@@ -226,7 +231,7 @@ class Rollouts:
 
     def remote(self) -> Remote | None:
         """Give what hands cases to the executor, where there is one."""
-        return None if self._executor is None else Remote(self._executor, self.run, self.run_timeout)
+        return None if self._executor is None else Remote(self._executor, self._run, self.run_timeout)
 
     def ran(self, job: Job, log: LogContext | None) -> Ran:
         """Run one case in this thread, or in a process that it waits for."""
@@ -234,10 +239,10 @@ class Rollouts:
             with self._choosing(Models()), measure.priced(self._prices_when_made):
                 return self._processes.ran(job.artifact, job.input, self.run_timeout)
         # A copy, so that `run` cannot change the case.
-        call = functools.partial(_logged, log, self.run, job.artifact, protected(job.input))
+        call = functools.partial(_logged, log, self._run, job.artifact, protected(job.input))
         known = measure.priced(self._prices_when_made)
         with self._choosing(Models()), known, measure.rollout() as measured:
-            ran = attempt(self.run, call, self.run_timeout)
+            ran = attempt(self._run, call, self.run_timeout)
         return ran._replace(observation=measured.observation())
 
     def judged(self, job: Job, ran: Ran) -> Trajectory:
@@ -269,7 +274,7 @@ class Rollouts:
         )
 
     def _observation(self, ran: Ran) -> Observation:
-        if self.run is artifact_itself:
+        if self._run is artifact_itself:
             return unmeasured("the artifact itself is judged, and nothing was run")
         return ran.observation or unmeasured("run was called elsewhere, by executor=")
 
