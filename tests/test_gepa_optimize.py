@@ -7,6 +7,7 @@ import threading
 import dspy
 import gepa
 import pytest
+from gepa.optimize_anything import EngineConfig, GEPAConfig, ReflectionConfig, optimize_anything
 
 from skynet import llm
 from skynet_adapters import (
@@ -19,6 +20,7 @@ from skynet_adapters import (
     ReflectionError,
     as_gepa_adapter,
     as_gepa_dataset,
+    as_gepa_evaluator,
     as_reflection_lm,
     models,
     optimize_artifact,
@@ -303,6 +305,21 @@ def test_the_reflection_model_of_a_call_of_ones_own_stops_gepa_which_goes_on_aft
                 adapter.seed_candidate, reflection_lm=reflection_lm, raise_on_exception=False, **arguments
             )
         assert model.asked == asked
+
+
+@pytest.mark.parametrize("way", ["evaluator", "batch_evaluator"])
+def test_a_reflection_model_that_never_answers_stops_optimize_anything_too(way):
+    model, ran = Away(), []
+    evaluator = as_gepa_evaluator(score, noted_run(ran))
+    call = evaluator if way == "evaluator" else evaluator.batch
+    config = GEPAConfig(
+        engine=EngineConfig(max_metric_calls=400, raise_on_exception=False),
+        reflection=ReflectionConfig(reflection_lm=as_reflection_lm(model)),
+    )
+    with pytest.raises(ReflectionBroken, match="'Away' was asked 5 times"):
+        optimize_anything("Guess.", **{way: call}, dataset=CASES, config=config)
+    assert model.asked == 5
+    assert len(ran) < 60
 
 
 def test_the_reflection_model_that_judges_too_fails_as_a_judge_there():
