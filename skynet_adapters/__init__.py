@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from .failures import Failure, Failures
     from .feedback_score import FeedbackScore
+    from .fingerprints import fingerprint
     from .gepa import (
         GepaAdapter,
         GepaEvaluator,
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
         optimize_artifact,
     )
     from .judge_llm import llm, models, set_models
-    from .load import fingerprint, load_metric
+    from .load import load_metric
     from .measure import Bill, Observation, ServiceCost, observation, observed, service_cost
     from .metric import Metric
     from .rewards import RewardSpec, reward
@@ -104,7 +105,7 @@ _MODULE_OF = {
     "ReflectionBroken": "errors",
     "ReflectionError": "errors",
     "SkynetAdaptersError": "errors",
-    "fingerprint": "load",
+    "fingerprint": "fingerprints",
     "load_metric": "load",
     "llm": "judge_llm",
     "models": "judge_llm",

@@ -21,8 +21,7 @@ from .errors import DataError, DefinitionError, SkynetAdaptersError
 from .gepa_adapter import GepaAdapter
 from .gepa_arguments import cannot_be_called_with, faults_of_arguments
 from .gepa_cases import GepaDataset, fault_of_cases, input_and_expected
-from .gepa_folder import fault_of_state, faults_of_folder, keep_facts, warn_of_used_budget
-from .load import fingerprint
+from .gepa_folder import fault_of_state, faults_of_folder, keep_facts, metric_facts, warn_of_used_budget
 from .loaded import is_dspys
 from .memo import content_key
 from .metric import Metric
@@ -319,9 +318,9 @@ def _warn_of_scale(adapter: GepaAdapter[Any], arguments: Mapping[str, Any]) -> N
 # --- what a resumed run must have in common ---------------------------------------------------------
 
 
-def _facts(metric: Metric, arguments: Mapping[str, Any]) -> dict[str, str]:
+def _facts(metric: Metric, arguments: Mapping[str, Any]) -> dict[str, Any]:
     facts = {
-        "metric": fingerprint(metric),
+        **metric_facts(metric),
         "seed_candidate": digest([json.dumps(arguments["seed_candidate"]).encode()], 16).hex(),
         "frontier_type": str(arguments.get("frontier_type", "instance")),
     }

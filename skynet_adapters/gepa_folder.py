@@ -6,6 +6,7 @@ Built around gepa 0.1.4.
 import json
 import logging
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -13,7 +14,7 @@ from typing import Any, cast
 from gepa.core.state import GEPAState
 
 from .errors import DefinitionError
-from .load import fingerprint
+from .fingerprints import fingerprint_of_parts, parts_of
 from .metric import Metric, ScoreFunction, as_metric
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "fault_of_state",
     "faults_of_folder",
     "keep_facts",
+    "metric_facts",
     "warn_of_used_budget",
 ]
 
@@ -35,7 +37,7 @@ _STATE_FILE = "gepa_state.bin"
 
 # The facts that are kept, and what is said when one differs.
 _WHAT = {
-    "metric": "another metric (its code, a file that it imports, or an option was changed)",
+    "metric": "another metric",
     "seed_candidate": "another artifact",
     "valset": "another validation set",
     "frontier_type": "another frontier_type",
@@ -46,8 +48,8 @@ def check_run_dir(metric: ScoreFunction | Metric, directory: str | os.PathLike[s
     """Refuse the folder of a run that another metric began; for `run_dir=` and `dspy.GEPA(log_dir=...)`.
 
     GEPA resumes what it finds there and compares scores of the old metric with those of the new one. So
-    the metric's fingerprint is kept in the folder, as `skynet_adapters_run.json`. `check_gepa_run` and
-    `optimize_artifact` do this too.
+    the metric's fingerprint is kept in the folder, as `skynet_adapters_run.json`, with those of its parts,
+    so that it can be said which was changed. `check_gepa_run` and `optimize_artifact` do this too.
 
     Args:
         metric: A function, a `Metric`, or what `as_dspy_metric` made.
@@ -70,13 +72,29 @@ def check_run_dir(metric: ScoreFunction | Metric, directory: str | os.PathLike[s
         return
     # What `as_dspy_metric` made, or a wrapper that has its attributes and may answer otherwise.
     is_dspys = isinstance(getattr(metric, "metric", None), Metric)
-    facts = {"metric": fingerprint(metric if is_dspys else as_metric(metric))}
+    facts = metric_facts(metric if is_dspys else as_metric(metric))
     for fault in faults_of_folder(Path(directory), facts):
         raise DefinitionError(fault)
     keep_facts(Path(directory), facts)
 
 
-def faults_of_folder(folder: Path, facts: Mapping[str, str]) -> list[str]:
+# Beside a metric's fingerprint, to say what was changed.
+_PARTS = "metric_parts"
+_PYTHON = "python"
+_MOST_NAMED = 6
+
+
+def metric_facts(metric: ScoreFunction | Metric) -> dict[str, Any]:
+    """Give what is kept of a metric: its fingerprint, those of its parts, and the version of Python."""
+    parts = parts_of(metric)
+    return {
+        "metric": fingerprint_of_parts(parts),
+        _PARTS: parts,
+        _PYTHON: f"{sys.version_info.major}.{sys.version_info.minor}",
+    }
+
+
+def faults_of_folder(folder: Path, facts: Mapping[str, Any]) -> list[str]:
     """Tell why a run cannot go on there, and in what it differs from one with these facts."""
     if folder.exists() and not folder.is_dir():
         return [f"the folder of the run, {str(folder)!r}, is a file; give another path"]
@@ -90,14 +108,32 @@ def faults_of_folder(folder: Path, facts: Mapping[str, str]) -> list[str]:
             str(folder),
         )
     return [
-        f"the run in {str(folder)!r} was begun with {_WHAT[name]}, so that its scores cannot be compared "
-        "with new ones; take a new folder, or undo the change"
+        f"the run in {str(folder)!r} was begun {_how(name, kept, facts)}, so that its scores cannot be "
+        "compared with new ones; take a new folder, or undo the change"
         for name, fact in facts.items()
-        if kept.get(name, fact) != fact
+        if name in _WHAT and kept.get(name, fact) != fact
     ]
 
 
-def keep_facts(folder: Path, facts: Mapping[str, str]) -> None:
+def _how(name: str, kept: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+    if name != "metric":
+        return f"with {_WHAT[name]}"
+    before, now = kept.get(_PARTS), cast("dict[str, str]", facts[_PARTS])
+    if not isinstance(before, dict):
+        return "by another version of skynet-adapters, with a metric that cannot be compared with this one"
+    if kept.get(_PYTHON) != facts[_PYTHON]:
+        return f"with Python {kept.get(_PYTHON)}, and code is another one in Python {facts[_PYTHON]}"
+    before = cast("dict[str, str]", before)
+    changed = sorted(part for part in before.keys() | now.keys() if before.get(part) != now.get(part))
+    told = [
+        f"{part} {'is new' if part not in before else 'is gone' if part not in now else 'was changed'}"
+        for part in sorted(changed, key=lambda part: (part not in before, part not in now))
+    ]
+    more = f", and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
+    return f"with {_WHAT[name]} ({', '.join(told[:_MOST_NAMED])}{more})"
+
+
+def keep_facts(folder: Path, facts: Mapping[str, Any]) -> None:
     """Keep the facts of a run in its folder, which is made when it is missing."""
     resumed = (folder / _STATE_FILE).exists()
     everything = {**(_kept(folder) if resumed else {}), **facts}

@@ -8,6 +8,7 @@ __all__ = ["is_installed"]
 _FOLDERS = (
     *(sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")),
     str(Path(__file__).parent),
+    str(Path(__file__).parents[1] / "skynet"),
 )
 
 
@@ -19,4 +20,7 @@ def is_installed(file: str) -> bool:
         >>> is_installed(json.__file__), is_installed("metric.py")
         (True, False)
     """
-    return any(Path(file).is_relative_to(folder) for folder in _FOLDERS)
+    path = Path(file)
+    if file.startswith("<frozen ") or {"site-packages", "dist-packages"} & set(path.parts):
+        return True  # as Python holds `os`; and what lies in the user's or the system's own folder
+    return any(path.is_relative_to(folder) for folder in _FOLDERS)

@@ -1,269 +1,30 @@
-"""A metric's file as a `Metric`, and what a metric is made of, as a fingerprint."""
+"""A metric's file as a `Metric`."""
 
 import ast
-import contextlib
-import copyreg
 import difflib
 import importlib.util
 import inspect
-import itertools
 import os
 import re
-import threading
 import traceback
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any, Unpack, cast
+from types import ModuleType
+from typing import Any, Unpack
 
-from .copies import kind_of
-from .digests import digest
+from .code_content import parsed
 from .errors import DefinitionError
 from .function import is_dspy_metric
 from .installed import is_installed
-from .memo import content_key
-from .metric import Metric, ScoreFunction, as_metric
+from .metric import Metric, as_metric
 from .options import MetricOptions, near_match
 from .score import clean_text, shown
-from .sibling_imports import PACKAGE_PREFIX, import_apart, plain_module
+from .sibling_imports import PACKAGE_PREFIX, import_apart
 
 __all__ = [
     "check_metric_options",
-    "fingerprint",
     "load_metric",
     "load_score",
 ]
-
-
-def fingerprint(score: ScoreFunction | Metric) -> str:
-    """Digest everything of a metric that decides what it answers.
-
-    That is: the function's code, defaults and closure, the file that defines it, the files beside
-    it (or below) that those import, a callable object's own state, and of a `Metric` also the
-    options that change a score. Installed packages are not looked into.
-
-    Args:
-        score: A function, a callable object, a partial, a `Metric`, or what `as_dspy_metric` made, of which
-            the fields that it reads count too.
-
-    Returns:
-        32 hexadecimal digits; the same in every process for the same metric.
-
-    Raises:
-        DefinitionError: It holds something that goes on without end.
-
-    Example:
-        >>> def score(input, output, expected=None):
-        ...     return float(output == expected["label"]), {"feedback": "..."}
-        >>> strict = fingerprint(Metric(score, failure_score=-1.0))
-        >>> fingerprint(score) == fingerprint(score), fingerprint(Metric(score)) == strict
-        (True, False)
-    """
-    try:
-        return digest(_parts(score, {}), 16).hex()
-    except RecursionError:
-        raise DefinitionError(
-            f"the metric {shown(score)} holds something that goes on without end, such as a Mock; "
-            "what it is made of cannot be told"
-        ) from None
-
-
-# What was met already, by id; the objects are kept, since the id of one that is gone is used again.
-_Seen = dict[int, object]
-
-# Options that change the numbers or texts; the others decide only when and how often one is asked.
-_DECIDING_OPTIONS = ("score_range", "score_names", "failure_score", "max_feedback_chars")
-
-
-def _decided_by(function: Any) -> Any:
-    """Give what decides in a function that this package made for DSPy: its metric, and how it reads fields.
-
-    Returns:
-        `None` for any other, such as a user's wrapper around one: it may answer otherwise.
-    """
-    if inspect.isfunction(function) and Path(function.__code__.co_filename).parent == Path(__file__).parent:
-        for cell in function.__closure__ or ():
-            with contextlib.suppress(ValueError, AttributeError):  # a cell that is not filled yet, or another
-                return cell.cell_contents.decided_by
-    return None
-
-
-def _parts(thing: Any, seen: _Seen) -> Iterator[bytes]:
-    decides = _decided_by(thing)
-    if decides is not None:
-        yield from _value(decides, seen)
-        return
-    if id(thing) in seen:
-        yield f"met {list(seen).index(id(thing))}".encode()
-        return
-    seen[id(thing)] = thing
-    if isinstance(thing, Metric):
-        options = thing.options
-        yield from _value({name: options[name] for name in _DECIDING_OPTIONS}, seen)
-        yield from _parts(thing.score, seen)
-    elif inspect.isbuiltin(thing):
-        yield f"{plain_module(thing.__module__)}.{thing.__qualname__}".encode()
-    elif isinstance(thing, type):
-        yield from _type(thing)
-    elif inspect.ismethod(thing):
-        yield from _parts(thing.__func__, seen)
-        yield from _value(thing.__self__, seen)
-    elif inspect.isfunction(thing) and is_installed(thing.__code__.co_filename):
-        yield f"{plain_module(thing.__module__)}.{thing.__qualname__}".encode()
-    elif inspect.isfunction(thing):
-        yield from _code(thing.__code__, seen)
-        yield from _value([thing.__defaults__, thing.__kwdefaults__], seen)
-        for cell in thing.__closure__ or ():
-            try:
-                yield from _value(cell.cell_contents, seen)
-            except ValueError:  # a cell that is not filled yet
-                yield b"empty cell"
-        yield from _files(thing.__code__.co_filename)
-    else:
-        if hasattr(thing, "__wrapped__"):  # what a cache stands around
-            yield from _parts(thing.__wrapped__, seen)
-        if inspect.isfunction(type(thing).__call__):
-            yield from _parts(type(thing).__call__, seen)
-        yield from _state(thing, seen)
-
-
-def _value(value: Any, seen: _Seen) -> Iterator[bytes]:
-    """Give what a value says; of functions in it, what they are made of."""
-    key = content_key(value)
-    kind = kind_of(value)
-    if key is not None:
-        yield key
-    elif callable(value):
-        yield from _parts(value, seen)
-    elif id(value) in seen:
-        yield f"met {list(seen).index(id(value))}".encode()
-    else:
-        seen[id(value)] = value
-        if issubclass(kind, dict):
-            yield from _items(kind, value.items(), seen)
-        elif issubclass(kind, list | tuple):
-            yield from _items(kind, value, seen)
-        elif issubclass(kind, set | frozenset):
-            yield from sorted(b"".join(_value(item, dict(seen))) for item in value)
-        else:
-            yield from _state(value, seen)
-
-
-def _items(kind: Any, items: Iterable[Any], seen: _Seen) -> Iterator[bytes]:
-    yield f"{plain_module(kind.__module__)}.{kind.__qualname__}".encode()
-    for item in items:  # an item of a dict is a pair
-        yield b"item"
-        yield from _value(item, seen)
-
-
-def _state(instance: Any, seen: _Seen) -> Iterator[bytes]:
-    """Give what an object would be pickled from: its class and its state, slots and arrays included."""
-    lasting = _lasting_state(instance)
-    if lasting is not None:
-        yield from _value(lasting, seen)
-        return
-    reducer = cast("dict[Any, Any]", copyreg.dispatch_table).get(type(instance))
-    try:
-        made_from: Any = reducer(instance) if reducer is not None else instance.__reduce_ex__(2)
-    except Exception:  # a lock, a client, a socket: its class has to do
-        made_from = type(instance).__qualname__, getattr(instance, "__dict__", None)
-    for part in [made_from] if isinstance(made_from, str) else made_from:
-        yield from _value(list(cast("Iterator[Any]", part)) if isinstance(part, Iterator) else part, seen)
-
-
-def _lasting_state(instance: Any) -> Any:
-    """Give what lasts of a module or model of DSPy, without history, keys and random numbers; else `None`.
-
-    Written for dspy 3.4.1. They are told by their surface, since nothing here knows DSPy.
-    """
-    kind = kind_of(instance)
-    own: dict[str, Any] = getattr(instance, "__dict__", {})
-    if not any(base.__module__.startswith("dspy.") for base in kind.__mro__):
-        return None
-    name = f"{plain_module(kind.__module__)}.{kind.__qualname__}"
-    if hasattr(kind, "named_predictors"):
-        passing = _OF_A_PREDICTOR if kind.__module__.startswith("dspy.") else _OF_A_MODULE
-        state = {item: value for item, value in own.items() if item not in passing}
-        return [name, state, getattr(kind, "forward", None)]
-    if "model_type" in own and "kwargs" in own:
-        settings = {item: value for item, value in own["kwargs"].items() if item != "api_key"}
-        return [name, own.get("model"), own["model_type"], settings]
-    return None
-
-
-# Attributes that change whenever a module is called, or that are made anew for each process.
-_OF_A_MODULE = {"_compiled", "callbacks", "history"}
-_OF_A_PREDICTOR = {*_OF_A_MODULE, "fields", "stage", "traces", "train"}
-
-
-def _type(kind: Any) -> Iterator[bytes]:
-    yield f"{plain_module(kind.__module__)}.{kind.__qualname__}".encode()
-    if hasattr(kind, "instructions") and hasattr(kind, "model_fields"):  # a signature of DSPy
-        yield str(kind.instructions).encode("utf-8", "surrogatepass")
-        for name, field in kind.model_fields.items():
-            said = [name, field.annotation, field.metadata, field.json_schema_extra]
-            yield repr(said).encode("utf-8", "surrogatepass")
-
-
-def _code(code: CodeType, seen: _Seen) -> Iterator[bytes]:
-    yield code.co_code
-    yield repr(code.co_names).encode()
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _code(constant, seen)
-        else:
-            yield from _value(constant, seen)
-
-
-def _files(name: str) -> Iterator[bytes]:
-    """Give the contents of a source file and of the files in its folder that it imports."""
-    first = Path(name)
-    waiting, done = [first], set[Path]()
-    while waiting:
-        path = waiting.pop()
-        if path in done or path.suffix != ".py" or not path.is_file():
-            continue
-        done.add(path)
-        source = path.read_bytes()
-        yield source
-        waiting.extend(sorted(_imported(source, path.parent), reverse=True))
-
-
-def _parsed(source: bytes | str) -> ast.Module:
-    # Of two threads that parse at once one may get "recursion depth mismatch" (CPython 3.11).
-    with _parsing:
-        return ast.parse(source)
-
-
-_parsing = threading.Lock()
-
-
-def _imported(source: bytes, folder: Path) -> Iterator[Path]:
-    try:
-        tree = _parsed(source)
-    except (SyntaxError, ValueError):
-        return
-    roots = [folder]  # where an absolute import may begin: here, or above the package that this is in
-    while (roots[-1] / "__init__.py").is_file():
-        roots.append(roots[-1].parent)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names, bases = [alias.name for alias in node.names], roots
-        elif isinstance(node, ast.ImportFrom):
-            bases = [folder.joinpath(*[".."] * (node.level - 1))] if node.level else roots
-            stem = [node.module] if node.module else []
-            names = [*stem, *(".".join([*stem, alias.name]) for alias in node.names)]
-        else:
-            continue
-        for base, dotted in itertools.product(bases, names):
-            target = base
-            for part in dotted.split("."):
-                target = target / part
-                yield target.with_name(f"{target.name}.py")
-                yield target / "__init__.py"
-
-
-# --- a metric's file -------------------------------------------------------------------------------
 
 
 def load_metric(path: str | os.PathLike[str], **options: Unpack[MetricOptions]) -> Metric:
@@ -464,7 +225,7 @@ def _place(file: Path, line: int | None) -> str:
 def _line_of(source: str, name: str) -> int | None:
     """Find the last top-level statement that gives `name` its value."""
     line = None
-    for node in _parsed(source).body:
+    for node in parsed(source).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names = [node.name]
         elif isinstance(node, ast.Assign | ast.AnnAssign):

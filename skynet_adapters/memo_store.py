@@ -18,7 +18,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from .load import fingerprint
+from .fingerprints import fingerprint
 from .memo import content_key
 from .score import Score
 

@@ -3,8 +3,8 @@
 from hashlib import blake2b
 from typing import Any
 
+from .fingerprints import fingerprint
 from .judge_llm import chosen_models, dspys_model
-from .load import fingerprint
 from .memo import content_key
 
 __all__ = ["ModelsAsked"]

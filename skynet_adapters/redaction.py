@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus
 
-__all__ = ["hide_keys_of", "redacted"]
+__all__ = ["hide_keys_of", "is_credential", "redacted"]
 
 _LEAST_CHARS = 8
 _LEAST_CHARS_OF_A_KEY = 20
@@ -60,6 +60,16 @@ def hide_keys_of(model: Any) -> None:
         _of_models[known.value] = known
     while len(_of_models) > _MOST_MODELS_KEYS:
         _of_models.pop(next(iter(_of_models)), None)
+
+
+def is_credential(name: str, value: str) -> bool:
+    """Tell a value that is a credential by what it is called and how it looks.
+
+    Example:
+        >>> is_credential("OPENAI_API_KEY", "sk-3f9Zk2Lq81xT"), is_credential("LABEL_KEY", "category")
+        (True, False)
+    """
+    return any(_credentials({name: value}))
 
 
 # --- values that are known ----------------------------------------------------------------------------

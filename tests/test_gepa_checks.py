@@ -458,7 +458,8 @@ def test_a_file_that_cannot_be_read_counts_as_none(tmp_path, caplog):
     (tmp_path / "skynet_adapters_run.json").write_text("[1")
     check_run_dir(score, tmp_path)
     assert "was begun without this check" in caplog.text
-    assert set(json.loads((tmp_path / "skynet_adapters_run.json").read_text())) == {"metric"}
+    kept = json.loads((tmp_path / "skynet_adapters_run.json").read_text())
+    assert set(kept) == {"metric", "metric_parts", "python"}
 
 
 def test_a_resumed_run_without_budget_is_pointed_out(tmp_path, caplog):

@@ -192,7 +192,7 @@ RUN = """
 import sys, time
 from skynet_adapters import optimize_artifact
 
-stopped_at, calls, written = int(sys.argv[2]), 0, 0
+calls, written = 0, 0
 
 def run(artifact, input):
     return f"{artifact} {input['n']}"
@@ -200,7 +200,7 @@ def run(artifact, input):
 def score(input, output, expected=None):
     global calls
     calls += 1
-    if calls == stopped_at:
+    if calls == int(sys.argv[2]):  # no global: its value would make this another metric
         print("under way", flush=True)
         time.sleep(600)
     with open(sys.argv[1] + "-calls", "a") as log:

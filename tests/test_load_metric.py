@@ -348,8 +348,9 @@ def test_a_fingerprint_is_the_same_for_every_load_and_knows_the_classes_beside_t
         )
         return fingerprint(load_metric(folder(source, limits=files)))
 
-    assert loaded(limits) == loaded(limits)
-    assert len({loaded(limits), loaded("4"), loaded(limits, LIMITS + "\n")}) == 3
+    edited = LIMITS.replace("3", "5").replace("HIGH = 1", "HIGH = 2")
+    assert loaded(limits) == loaded(limits) == loaded(limits, LIMITS + "# a comment\n")
+    assert len({loaded(limits), loaded("4"), loaded(limits, edited)}) == 3
 
 
 # --- other processes -----------------------------------------------------------------------------

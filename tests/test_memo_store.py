@@ -436,7 +436,6 @@ RUN = """
     import gepa
     from skynet_adapters import as_gepa_adapter, as_gepa_dataset, as_reflection_lm
 
-    killed_at = int(sys.argv[3])
     calls = 0
 
     def run(artifact, input):
@@ -445,7 +444,7 @@ RUN = """
     def judge(input, output, expected=None):
         global calls
         calls += 1
-        if calls == killed_at:
+        if calls == int(sys.argv[3]):  # no global: its value would make this another metric
             os.kill(os.getpid(), signal.SIGKILL)
         with open(sys.argv[2], "a") as log:
             log.write(output + "\\n")

@@ -21,9 +21,11 @@ import numpy as np
 import pytest
 
 from skynet_adapters import DefinitionError, Metric, fingerprint
+from skynet_adapters.fingerprints import parts_of
 
 OK = (1.0, {"feedback": "OK"})
 count = itertools.count()
+ROOT = Path(__file__).resolve().parents[1]
 
 
 @pytest.fixture(autouse=True)
@@ -297,7 +299,7 @@ def test_standard_library_and_installed_packages_are_not_looked_into(tmp_path, v
         timeout=120,
         check=True,
     )
-    assert set(done.stdout.split("\n")) - {""} == {str(path)}
+    assert done.stdout.strip() == ""
 
 
 def test_an_object_that_holds_itself_can_be_digested():
@@ -335,10 +337,6 @@ def test_a_closure_that_is_not_filled_yet_can_be_digested():
     assert first != second
 
 
-def test_the_text_of_the_file_changes_it(load):
-    assert fingerprint(load(METRIC)) != fingerprint(load(METRIC + "# a comment\n"))
-
-
 def test_a_helper_in_the_same_file_changes_it(load):
     source = METRIC.replace("1.0,", "helper(),")
     assert fingerprint(load(source + "def helper(): return 1\n")) != fingerprint(
@@ -346,26 +344,32 @@ def test_a_helper_in_the_same_file_changes_it(load):
     )
 
 
-def test_editing_the_file_of_a_loaded_metric_changes_it(load):
-    score = load(METRIC)
-    before = fingerprint(score)
-    path = Path(score.__code__.co_filename)
-    path.write_text(path.read_text() + "\n# edited\n")
-    assert fingerprint(score) != before
+def test_the_rest_of_its_file_does_not_change_it(load):
+    for more in ("# a comment\n", "\n\n", "OTHER = 1\n", "def other():\n    return 2\n"):
+        assert (
+            fingerprint(load(METRIC)) == fingerprint(load(more + METRIC)) == fingerprint(load(METRIC + more))
+        )
+
+
+SAYS = """
+def score(input, output, expected=None):
+    return 1.0, {"feedback": %s}
+"""
 
 
 @pytest.mark.parametrize(
-    "imports",
+    ("imports", "said"),
     [
-        "import words",
-        "from words import WORD",
-        "import words as w",
-        "import os, words",
-        "from words import *",
+        ("import words", "words.WORD"),
+        ("from words import WORD", "WORD"),
+        ("import words as w", "w.WORD"),
+        ("import words as w", "getattr(w, 'W' + 'ORD')"),
+        ("import os, words", "words.WORD"),
+        ("from words import *", "WORD"),
     ],
 )
-def test_the_text_of_an_imported_sibling_changes_it(load, imports):
-    source = f"{imports}\n{METRIC}"
+def test_what_it_uses_of_an_imported_sibling_changes_it(load, imports, said):
+    source = f"{imports}\n{SAYS % said}"
     one, other = load(source, {"words.py": "WORD = 'a'"}), load(source, {"words.py": "WORD = 'b'"})
     assert fingerprint(one) != fingerprint(other)
     assert fingerprint(one) == fingerprint(load(source, {"words.py": "WORD = 'a'"}))
@@ -383,14 +387,14 @@ def test_an_import_within_the_function_counts_too(load):
 
 
 def test_what_a_sibling_imports_changes_it(load):
-    source = f"import words\n{METRIC}"
+    source = f"import words\n{SAYS % 'words.A'}"
     one = load(source, {"words.py": "from letters import A", "letters.py": "A = 'a'"})
     other = load(source, {"words.py": "from letters import A", "letters.py": "A = 'b'"})
     assert fingerprint(one) != fingerprint(other)
 
 
 def test_siblings_that_import_each_other_can_be_digested(load):
-    source = f"import words\n{METRIC}"
+    source = f"import words\n{SAYS % 'words'}"
     one = load(source, {"words.py": "import letters", "letters.py": "import words"})
     assert fingerprint(one) == fingerprint(
         load(source, {"words.py": "import letters", "letters.py": "import words"})
@@ -398,15 +402,22 @@ def test_siblings_that_import_each_other_can_be_digested(load):
 
 
 def test_a_module_in_a_folder_below_changes_it(load):
-    source = f"from checks.words import WORD\n{METRIC}"
+    source = f"from checks.words import WORD\n{SAYS % 'WORD'}"
     one, other = (
         load(source, {"checks/__init__.py": "", "checks/words.py": f"WORD = '{word}'"}) for word in "ab"
     )
     assert fingerprint(one) != fingerprint(other)
 
 
-def test_the_init_of_a_folder_below_changes_it(load):
-    source = f"from checks.words import WORD\n{METRIC}"
+@pytest.mark.parametrize(
+    "source",
+    [
+        f"import checks.words\n{SAYS % 'checks.words.WORD'}",
+        SAYS % "__import__('checks.words').words.WORD",
+        SAYS.replace("    return", "    from checks.words import WORD\n    return") % "WORD",
+    ],
+)
+def test_the_init_of_a_folder_below_changes_it(load, source):
     one, other = (
         load(source, {"checks/__init__.py": f"A = '{word}'", "checks/words.py": "WORD = 'a'"})
         for word in "ab"
@@ -424,14 +435,19 @@ def test_the_init_of_a_folder_below_changes_it(load):
         "import package_of_metrics.words",
     ],
 )
-def test_a_sibling_in_the_same_package_changes_it(tmp_path, monkeypatch, imports):
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_sibling_in_the_same_package_changes_it(tmp_path, monkeypatch, imports, is_late):
+    said = "WORD" if imports.endswith("WORD") else imports.split()[-1] + ".WORD"
+    source = f"{imports}\n{SAYS % said}"
+    if is_late:
+        source = SAYS.replace("    return", f"    {imports}\n    return") % said
     seen = []
     for word in "ab":
         package = tmp_path / word / "package_of_metrics"
         package.mkdir(parents=True)
         (package / "__init__.py").touch()
         (package / "words.py").write_text(f"WORD = '{word}'")
-        (package / "metric.py").write_text(f"{imports}\n{METRIC}")
+        (package / "metric.py").write_text(source)
         with monkeypatch.context() as patch:
             patch.syspath_prepend(str(tmp_path / word))
             seen.append(fingerprint(importlib.import_module("package_of_metrics.metric").score))
@@ -446,7 +462,7 @@ def test_a_file_beside_it_that_is_not_imported_does_not_change_it(load):
 
 
 def test_an_imported_file_that_is_no_python_does_not_prevent_it(load):
-    source = f"try:\n    import broken\nexcept SyntaxError:\n    pass\n{METRIC}"
+    source = SAYS.replace("    return", "    import broken\n    return") % "broken"
     one, other = load(source, {"broken.py": "def ("}), load(source, {"broken.py": "def )"})
     assert fingerprint(one) != fingerprint(other)
 
@@ -787,7 +803,7 @@ def test_a_program_or_model_that_a_metric_holds_counts_and_its_history_and_key_d
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert printed("sk-one") == printed("sk-two") != ""
+    assert printed("sk-Zx81mQ0pL27v") == printed("sk-9fT3vB6wKq2L") != ""
 
 
 def test_what_goes_on_without_end_has_no_fingerprint():
@@ -798,3 +814,480 @@ def test_what_goes_on_without_end_has_no_fingerprint():
     thing = Endless()
     with pytest.raises(DefinitionError, match="goes on without end"):
         fingerprint(lambda input, output: thing)
+
+
+# --- what its code refers to ----------------------------------------------------------------------------
+
+# A source, a part of it and another one in its place: another metric.
+EDITS = {
+    "a constant of a helper": ("def score(i, o, e=None): return helper(o)\ndef helper(o): return 1", "1"),
+    "a helper of a helper": (
+        "def score(i, o, e=None): return a(o)\ndef a(o): return [b(x) for x in o]\ndef b(x): return 1",
+        "1",
+    ),
+    "a global": ("LIMIT = 1\ndef score(i, o, e=None): return len(o) > LIMIT", "1"),
+    "a global in an inner function": (
+        "LIMIT = 1\ndef score(i, o, e=None): return any(len(x) > LIMIT for x in o)",
+        "1",
+    ),
+    "a global in an inner class": (
+        "LIMIT = 1\ndef score(i, o, e=None):\n    class A:\n        limit = LIMIT\n    return A.limit",
+        "1",
+    ),
+    "a global dict of functions": (
+        "CHECKS = {'a': lambda o: 1, 'b': lambda o: 2}\ndef score(i, o, e=None): return CHECKS[o](o)",
+        "1",
+    ),
+    "a global set of functions": (
+        "CHECKS = {lambda o: 1, lambda o: 2}\ndef score(i, o, e=None): return [one(o) for one in CHECKS]",
+        "1",
+    ),
+    "which of two like functions": (
+        "def made(n): return lambda: n\na, b = made(1), made(2)\nALL = [a, b, a]\n"
+        "def score(i, o, e=None): return ALL",
+        "a, b, a",
+        "a, b, b",
+    ),
+    "a default of a helper": (
+        "def score(i, o, e=None): return helper(o)\ndef helper(o, least=1): return least",
+        "1",
+    ),
+    "an attribute of a function": (
+        "def score(i, o, e=None): return score.limit\nscore.limit = 1",
+        "= 1",
+        "= 2",
+    ),
+    "a global partial": (
+        "import functools\ndef helper(n, o): return n\nCHECK = functools.partial(helper, 1)\n"
+        "def score(i, o, e=None): return CHECK(o)",
+        "1",
+    ),
+    "a global method": (
+        "class A:\n    def check(self, o): return 1\nCHECK = A().check\n"
+        "def score(i, o, e=None): return CHECK(o)",
+        "1",
+    ),
+    "a method of a built-in object": (
+        "import re\nMATCH = re.compile('1').match\ndef score(i, o, e=None): return MATCH(o)",
+        "1",
+    ),
+    "a class": (
+        "class A:\n    def check(self, o): return 1\ndef score(i, o, e=None): return A().check(o)",
+        "1",
+    ),
+    "a base class": (
+        "class B:\n    def check(self, o): return 1\nclass A(B): pass\n"
+        "def score(i, o, e=None): return A().check(o)",
+        "1",
+    ),
+    "a metaclass": (
+        "class M(type):\n    def check(cls, o): return 1\nclass A(metaclass=M): pass\n"
+        "def score(i, o, e=None): return A.check(o)",
+        "1",
+    ),
+    "an attribute of a class": ("class A:\n    limit = 1\ndef score(i, o, e=None): return A.limit", "1"),
+    "a property": (
+        "class A:\n    @property\n    def limit(self): return 1\ndef score(i, o, e=None): return A().limit",
+        "1",
+    ),
+    "a static method": (
+        "class A:\n    @staticmethod\n    def limit(): return 1\ndef score(i, o, e=None): return A.limit()",
+        "1",
+    ),
+    "a class method": (
+        "class A:\n    @classmethod\n    def limit(cls): return 1\ndef score(i, o, e=None): return A.limit()",
+        "1",
+    ),
+    "the class of a global object": (
+        "class A:\n    def check(self, o): return 1\nCHECK = A()\n"
+        "def score(i, o, e=None): return CHECK.check(o)",
+        "1",
+    ),
+    "a field of a dataclass": (
+        "import dataclasses\n@dataclasses.dataclass\nclass A:\n    limit: int = 1\n"
+        "def score(i, o, e=None): return A().limit",
+        "1",
+    ),
+    "the factory of a field": (
+        "import dataclasses\n@dataclasses.dataclass\nclass A:\n"
+        "    limit: list = dataclasses.field(default_factory=lambda: [1])\n"
+        "def score(i, o, e=None): return A().limit",
+        "1",
+    ),
+    "a field of a named tuple": (
+        "import typing\nclass A(typing.NamedTuple):\n    limit: int = 1\n"
+        "def score(i, o, e=None): return A().limit",
+        "1",
+    ),
+    "a field of a pydantic model": (
+        "import pydantic\nclass A(pydantic.BaseModel):\n    limit: int = 1\n"
+        "def score(i, o, e=None): return A().limit",
+        "1",
+    ),
+    "a validator of a pydantic model": (
+        "import pydantic\nclass A(pydantic.BaseModel):\n    limit: int = 0\n"
+        "    @pydantic.field_validator('limit')\n    def least(cls, value): return 1\n"
+        "def score(i, o, e=None): return A(limit=4).limit",
+        "1",
+    ),
+    "a value of an enum": (
+        "import enum\nclass A(enum.Enum):\n    LOW = 1\ndef score(i, o, e=None): return A.LOW.value",
+        "1",
+    ),
+    "an annotation": (
+        "import pydantic\n@pydantic.validate_call\ndef helper(o: int): return o\n"
+        "def score(i, o, e=None): return helper(o)",
+        "int",
+        "str",
+    ),
+    "a function behind a cache": (
+        "import functools\n@functools.cache\ndef helper(o): return 1\n"
+        "def score(i, o, e=None): return helper(o)",
+        "1",
+    ),
+    "a function behind a package's wrapper": (
+        "import contextlib\n@contextlib.contextmanager\ndef helper(o): yield 1\n"
+        "def score(i, o, e=None):\n    with helper(o) as said: return said",
+        "1",
+    ),
+    "a decorator": (
+        "import functools\ndef twice(function):\n    @functools.wraps(function)\n"
+        "    def inner(*given): return function(*given) * 1\n    return inner\n"
+        "@twice\ndef score(i, o, e=None): return 3",
+        "1",
+    ),
+    "a decorated function": (
+        "import functools\ndef twice(function):\n    @functools.wraps(function)\n"
+        "    def inner(*given): return function(*given) * 3\n    return inner\n"
+        "@twice\ndef score(i, o, e=None): return 1",
+        "1",
+    ),
+    "the factory of a defaultdict": (
+        "import collections\nD = collections.defaultdict(lambda: 1)\n"
+        "def score(i, o, e=None): return D.get(o)",
+        "1",
+    ),
+    "an attribute of a dict of one's own": (
+        "class D(dict): pass\nD1 = D(a=3)\nD1.limit = 1\ndef score(i, o, e=None): return D1.limit",
+        "= 1",
+        "= 2",
+    ),
+    "a coroutine": (
+        "async def score(i, o, e=None): return await helper()\nasync def helper(): return 1",
+        "1",
+    ),
+    "which argument is which": ("def score(input, output): return input", "input, output", "output, input"),
+    "what is tried": (
+        "def score(i, o, e=None):\n"
+        "    try:\n        a(o)\n    except ValueError:\n        return 0\n    b(o)",
+        "        a(o)\n    except ValueError:\n        return 0\n    b(o)",
+        "        a(o)\n        b(o)\n    except ValueError:\n        return 0",
+    ),
+    "a frame": (
+        "import pandas\nT = pandas.DataFrame({'a': range(9), 'b': list('abcdefghi')})\n"
+        "def score(i, o, e=None): return T.loc[o]",
+        "efghi",
+        "efghj",
+    ),
+    "an array of objects": (
+        "import numpy\nT = numpy.array([1, 'a', None], dtype=object)\ndef score(i, o, e=None): return T[o]",
+        "'a'",
+        "'b'",
+    ),
+    "what a client was made with": (
+        "import openai\nC = openai.OpenAI(api_key='sk-Zx81mQ0pL27v', max_retries=1)\n"
+        "def score(i, o, e=None): return C.models.list()",
+        "=1",
+        "=2",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "part", "other"), [(*one, "7")[:3] for one in EDITS.values()], ids=EDITS)
+def test_what_its_code_refers_to_changes_it(source, part, other):
+    assert source.count(part) == 1
+    before = fingerprint(compiled(source))
+    assert fingerprint(compiled(source, "<cell 2>")) == before
+    assert fingerprint(compiled(f"# Comment.\n\nother = 1\n{source}\n\ndef more(): return 1")) == before
+    assert fingerprint(compiled(source.replace(part, other))) != before
+
+
+@pytest.mark.parametrize("reads", ["globals()['help' + 'er']()", "eval('help' + 'er()')"])
+def test_everything_that_a_text_may_name_changes_it(reads):
+    source = f"def score(i, o, e=None): return {reads}\ndef helper(): return 1\nrest = [object()]"
+    assert fingerprint(compiled(source)) == fingerprint(compiled(source))
+    assert fingerprint(compiled(source)) != fingerprint(compiled(source.replace("1", "2")))
+
+
+def test_form_does_not_change_it():
+    one = "def score(i, o, e=None):\n    while o:\n        pass\n    return min(len(o), 1), {'feedback': 'a'}"
+    other = (
+        "def score(\n    i,\n    o,\n    e=None,\n):\n\n    while o: pass  # for ever\n\n"
+        "    return (\n        min(\n            len(o),\n            1,\n        ),\n"
+        '        {"feedback": "a"},\n    )'
+    )
+    assert fingerprint(compiled(one)) == fingerprint(compiled(other))
+
+
+STATES = """
+    import itertools, logging, random, threading
+    import openai
+
+    log = logging.getLogger(__name__)
+    LOCK, RANDOM, NUMBERS = threading.Lock(), random.Random(0), itertools.count()
+    CLIENT = openai.OpenAI(api_key="sk-Zx81mQ0pL27v", base_url="http://127.0.0.1:1", max_retries=0)
+    calls, MODEL, SEEN, CACHE, COUNTS, LATE = 0, None, [], {}, {}, set()
+
+    class Model:
+        def __call__(self, output):
+            return len(output)
+
+    def made():
+        count = 0
+        def counted():
+            nonlocal count
+            count += 1
+            return count
+        return counted
+
+    COUNTED = made()
+
+    def bumped():
+        global bumps
+        bumps += 1
+
+    bumps = 0
+
+    def score(input, output, expected=None):
+        global calls, MODEL
+        calls += 1
+        print(bumps, bumped())
+        MODEL = MODEL or Model()
+        SEEN.append(output)
+        CACHE[input["n"], output] = MODEL(output)
+        COUNTS[output] = COUNTS.get(output, 0) + 1
+        COUNTS[f"{output} {input['n']}"] = 0
+        COUNTS[f"{output} {input['n']}"] += 1
+        LATE.add(output)
+        score.last = output
+        with LOCK:
+            log.info("%s %s %s", next(NUMBERS), RANDOM.random(), COUNTED())
+        try:
+            CLIENT.models.list()
+        except openai.APIConnectionError:
+            pass
+        return 1.0, {"feedback": "OK"}
+"""
+
+
+def test_what_changes_as_it_runs_does_not_change_it():
+    score = compiled(STATES)
+    before = fingerprint(score)
+    for n in range(3):
+        score({"n": n}, "a")
+    assert fingerprint(score) == before
+
+
+def test_of_what_changes_as_it_runs_the_first_value_counts_where_there_is_a_file(load):
+    edits = [("", ""), ("Random(0)", "Random(1)"), (':1"', ':2"'), ("calls, MODEL,", "MODEL, calls,")]
+    assert len({fingerprint(load(STATES.replace(*edit))) for edit in edits}) == 4
+
+
+def test_a_key_is_no_part_of_it():
+    source = "API_KEY = {!r}\ndef score(i, o, e=None): return API_KEY"
+    one, other, word = (
+        fingerprint(compiled(source.format(key)))
+        for key in ("sk-Zx81mQ0pL27v", "sk-9fT3vB6wKq2L", "category")
+    )
+    assert one == other != word
+
+
+def test_a_path_beside_its_file_is_the_same_in_another_folder(load):
+    source = """
+        import os
+        from pathlib import Path
+        ONE, OTHER = Path(__file__).parent / "a.txt", os.path.join(os.path.dirname(__file__), "b.txt")
+        def score(input, output, expected=None):
+            return 1.0, {"feedback": ONE.read_text() + open(OTHER).read()}
+    """
+    assert (
+        fingerprint(load(source))
+        == fingerprint(load(source))
+        != fingerprint(load(source.replace("a.t", "c.t")))
+    )
+
+
+@pytest.mark.parametrize("is_imported", [False, True])
+def test_data_that_its_module_read_count_as_they_are(load, is_imported):
+    words = 'from pathlib import Path\nWORDS = (Path(__file__).parent / "words.txt").read_text()\n'
+    source = f"import words\n{SAYS % 'words.WORDS'}" if is_imported else words + SAYS % "WORDS"
+    files = {"words.py": words} if is_imported else {}
+    one, other = (load(source, {"words.txt": text, **files}) for text in "ab")
+    assert fingerprint(one) == fingerprint(load(source, {"words.txt": "a", **files})) != fingerprint(other)
+
+
+def test_what_is_nested_deeply_or_holds_itself_can_be_digested():
+    source = """
+        DEEP = None
+        for n in range(20_000):
+            DEEP = [DEEP, (n,)]
+        class Node:
+            def __init__(self, before): self.before, self.after = before, None
+        FIRST = node = Node(None)
+        for n in range(5_000):
+            node.after = node = Node(node)
+        FIRST.before = node
+        def one(o): return other(o) if DEEP else FIRST
+        def other(o): return one(o), BOTH
+        BOTH = {one, other, score} if "score" in dir() else {one, other}
+        def score(i, o, e=None): return one(o), BOTH
+    """
+    assert fingerprint(compiled(source)) == fingerprint(compiled(source))
+    assert fingerprint(compiled(source)) != fingerprint(compiled(source.replace("(n,)", "(n, 1)")))
+
+
+def test_an_object_that_cannot_be_looked_at_counts_as_its_class():
+    source = """
+        class Proxy:
+            def __reduce_ex__(self, protocol): raise RuntimeError("outside of a request")
+            def __getattribute__(self, name): raise RuntimeError("outside of a request")
+        PROXY = Proxy()
+        def score(i, o, e=None): return PROXY
+    """
+    assert fingerprint(compiled(source)) == fingerprint(compiled(source))
+
+
+def test_a_module_is_the_users_wherever_it_lies(tmp_path, monkeypatch):
+    found = []
+    for n, text in enumerate(["WORD = 'a'", "WORD = 'b'", "# b\nWORD = 'b'"]):
+        name = f"words_elsewhere{n}"
+        (tmp_path / f"{n}").mkdir()
+        (tmp_path / f"{n}" / "words_elsewhere.py").write_text(text)
+        monkeypatch.syspath_prepend(str(tmp_path / f"{n}"))
+        source = "def score(i, o, e=None):\n    import words_elsewhere\n    return words_elsewhere.WORD"
+        found.append(fingerprint(compiled(source)))
+        assert name not in sys.modules
+        assert "words_elsewhere" not in sys.modules
+    assert found[0] != found[1] == found[2]
+
+
+# --- the same wherever its function is --------------------------------------------------------------------
+
+EVERYWHERE = """
+import collections, dataclasses, enum, functools, logging, re, sys, typing
+from pathlib import Path
+import pydantic
+import words
+from words import Level, Rule, strict
+
+log = logging.getLogger(__name__)
+RULE, LEVEL, FILE = Rule(0.7), Level.HIGH, Path(__file__).parent / "labels.txt"
+CHECKS = {strict, lambda o: 1, lambda o: 2}
+FALLBACK = collections.defaultdict(lambda: 0.5)
+SEEN = {}
+
+class Answer(pydantic.BaseModel):
+    label: typing.Literal["a", "b"] = "a"
+    rule: Rule = Rule()
+
+class Mine(enum.Enum):
+    A = Answer()
+
+class Check:
+    most: typing.ClassVar[set[str]] = {"alpha", "beta", "gamma"}
+
+    def __init__(self, rule: Rule):
+        self.rule = rule
+
+    @property
+    def limit(self):
+        return self.rule.weight
+
+def logged(function):
+    @functools.wraps(function)
+    def inner(*given, **named):
+        log.debug("asked")
+        return function(*given, **named)
+    return inner
+
+CHECK = Check(RULE)
+
+@logged
+def score(input: dict, output: str, expected: dict | None = None):
+    import late
+    SEEN[output] = words.strict(output, RULE) and late.WORD
+    used = LEVEL, FILE, CHECKS, FALLBACK, Mine.A, CHECK.limit, re.match("a", output), __name__
+    return float(len(used)), {"feedback": "OK"}
+
+if __name__ == "__main__":
+    import cloudpickle
+    from skynet_adapters import fingerprint, load_metric
+    if sys.argv[1] == "pickle":
+        sys.stdout.buffer.write(cloudpickle.dumps(score))
+    else:
+        before = fingerprint(score)
+        score({}, "a")
+        import metric
+        for one in (score, metric.score, load_metric("metric.py").score):
+            assert fingerprint(one) == before
+        print(before)
+"""
+WORDS_EVERYWHERE = """
+import dataclasses, enum
+class Level(enum.Enum):
+    HIGH = 2
+@dataclasses.dataclass
+class Rule:
+    weight: float = 0.5
+    words: list = dataclasses.field(default_factory=lambda: ["a"])
+def strict(output, rule=Rule()):
+    return len(output) > rule.weight
+"""
+
+
+def test_it_is_the_same_as_a_script_a_module_a_file_that_is_loaded_and_a_pickle(tmp_path):
+    (tmp_path / "metric.py").write_text(EVERYWHERE)
+    (tmp_path / "words.py").write_text(WORDS_EVERYWHERE)
+    (tmp_path / "late.py").write_text("WORD = 1")
+
+    def printed(*command, **options):
+        return subprocess.run(
+            [sys.executable, *command],
+            cwd=tmp_path,
+            check=True,
+            timeout=120,
+            stdout=subprocess.PIPE,
+            **options,
+        ).stdout
+
+    seen = {
+        printed("metric.py", "", env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed})
+        for seed in "12"
+    }
+    pickled = printed("metric.py", "pickle", env=os.environ | {"PYTHONPATH": str(ROOT)})
+    unpickle = (
+        "import cloudpickle, sys\nscore = cloudpickle.load(sys.stdin.buffer)\n"
+        "from skynet_adapters import fingerprint\nprint(fingerprint(score))"
+    )
+    seen.add(printed("-c", unpickle, input=pickled, env=os.environ | {"PYTHONPATH": str(ROOT)}))
+    assert len(seen) == 1
+
+
+# --- its parts ---------------------------------------------------------------------------------------------
+
+
+def test_its_parts_are_named(load):
+    source = f"import words\nLIMIT = 1\nclass A:\n    def b(self): return LIMIT\n{SAYS % '[words.WORD, A]'}"
+    metric = Metric(load(source, {"words.py": "WORD = 'a'"}), score_range=(0, 10))
+    assert set(parts_of(metric)) == {
+        *(
+            "class 'A'",
+            "file words.py",
+            "function 'A.b'",
+            "function 'score'",
+            "global 'LIMIT'",
+            "global 'WORD'",
+        ),
+        *("option failure_score", "option max_feedback_chars", "option score_names", "option score_range"),
+        "the callable itself",
+    }
