@@ -216,13 +216,13 @@ def _elsewhere(dotted: str) -> Iterator[Path]:
         yield from (Path(place).parent for place in itertools.islice(places, 1) if place)
 
 
-def bindings(file: str, name: str) -> bytes:
-    """Give the statements of a file that give a global its value, without comments and form."""
+def bindings(file: str, name: str) -> tuple[bytes, list[Path]]:
+    """Give the statements of a file that give a global its value, and the user's files they import."""
     try:
         tree = parsed(Path(file).read_bytes())
     except (OSError, SyntaxError, ValueError, RecursionError):
-        return b""
-    found: list[str] = []
+        return b"", []
+    found: list[ast.AST] = []
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
@@ -235,10 +235,11 @@ def bindings(file: str, name: str) -> bytes:
             parts = node.items
         elif isinstance(node, ast.For | ast.AsyncFor):
             parts = [node.target, node.iter]
-        found += [ast.dump(part) for part in parts if any(_binds(inner, name) for inner in ast.walk(part))]
+        found += [part for part in parts if any(_binds(inner, name) for inner in ast.walk(part))]
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
             waiting.extend(ast.iter_child_nodes(node))
-    return "\n".join(sorted(found)).encode("utf-8", "surrogatepass")
+    said = "\n".join(sorted(map(ast.dump, found))).encode("utf-8", "surrogatepass")
+    return said, list(files_imported(found, [Path(file).parent]))
 
 
 def _binds(node: ast.AST, name: str) -> bool:

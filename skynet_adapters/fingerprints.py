@@ -5,7 +5,6 @@ in a script, a notebook or a module. So it is the same function in each of these
 counts, such as the call that starts a run.
 """
 
-import builtins
 import collections
 import contextlib
 import copyreg
@@ -59,7 +58,8 @@ def fingerprint(score: ScoreFunction | Metric) -> str:
 
     Not seen are files, services, settings and environment variables that are read as it runs, and the inside
     of objects that hold a connection, a lock or the like. What the code itself assigns (a counter, a cache)
-    does not count; what else changes counts as it is when the fingerprint is taken.
+    does not count; what else changes counts as it is when the fingerprint is taken. Values are read whole: a
+    table of 100 MB takes about a second.
 
     Args:
         score: A function, a callable object, a partial, a `Metric`, or what `as_dspy_metric` made, of which
@@ -147,9 +147,10 @@ _OF_EVERY_MODULE = frozenset(
 )
 # What reads globals by a text.
 _READS_ANY = frozenset({"eval", "exec", "globals"})
+_FINDS_ANY = frozenset({"__subclasses__", "modules"})  # as sys.modules
 
 _ATOMS = frozenset({str, int, float, bool, complex, bytes, type(None), Decimal})
-_PLAIN = _ATOMS | {list, tuple}
+_PLAIN = _ATOMS | {list, tuple, dict}
 _CONTAINERS = (dict, list, tuple, set, frozenset, collections.deque, MappingProxyType)
 _CHANGED_IN_PLACE = (dict, list, set, collections.deque)
 # What is other after each use, and what decides nothing.
@@ -325,7 +326,11 @@ class _Search:
         cells = [_content(cell) for cell in function.__closure__ or ()]
         held = [*cells, function.__dict__.get("__wrapped__")]
         name = f"{plain_module(function.__globals__.get('__name__'))}.{function.__code__.co_qualname}"
-        return [_text(name), *(one if _is_followed(one) else _name_of(kind_of(one)) for one in held)]
+        return [
+            _text(name),
+            *(one if _is_followed(one) else _name_of(kind_of(one)) for one in held),
+            *(part for cell in cells if kind_of(cell) is dict for part in _registered(cell)),
+        ]
 
     def _of_function(self, function: Any) -> list[Any]:
         code = function.__code__
@@ -347,34 +352,41 @@ class _Search:
         for name in sorted(names.read - _OF_EVERY_MODULE):
             if name in space:
                 said += [_text(name), *self._global(space, name, names.mentioned)]
-            elif name in _READS_ANY:
-                said += self._any_global(space)
+        if not _READS_ANY.isdisjoint(names.read - space.keys()) or not _FINDS_ANY.isdisjoint(names.mentioned):
+            said += self._any_global(space)
         return said + self._imported(function, names)
 
     def _global(self, space: dict[str, Any], name: str, mentioned: Iterable[str]) -> list[Any]:
         value = space[name]
         kind = kind_of(value)
-        if kind is FunctionType or issubclass(kind, type):
+        key = id(space), name
+        if key not in self.changing and (kind is FunctionType or issubclass(kind, type)):
             return [value]
         if issubclass(kind, ModuleType):
             return self._module(value, frozenset(mentioned))
-        key = id(space), name
         return [self._part(f"global {name!r}", key, space, lambda: self._of_global(space, name))]
 
     def _of_global(self, space: dict[str, Any], name: str) -> list[Any]:
         file = _file_of(space)
-        bound = [_text("bound"), _text(bindings(file, name))] if file else []
         value = space[name]
-        if (id(space), name) in self.changing or (type(value) is str and is_credential(name, value)):
-            return bound
+        if (id(space), name) in self.changing:
+            registered = _registered(value) if issubclass(kind_of(value), _CHANGED_IN_PLACE) else []
+            return [*self._bound(file, name), *registered]
+        if type(value) is str and is_credential(name, value):
+            return self._bound(file, name)
         folder = Path(file).parent
         if file and isinstance(value, PurePath) and value.is_relative_to(folder):
             value = ["beside the file", *value.relative_to(folder).parts]
-        elif file and type(value) is str and value.startswith(f"{folder}/"):
-            value = ["beside the file", value.removeprefix(f"{folder}/")]
+        elif file and type(value) is str and value.startswith(f"{folder}{os.sep}"):
+            value = ["beside the file", value.removeprefix(f"{folder}{os.sep}")]
         self._is_live = False
         said = self._digest([value])
-        return [_text(said), *(bound if self._is_live else [])]
+        return [_text(said), *(self._bound(file, name) if self._is_live else [])]
+
+    def _bound(self, file: str, name: str) -> list[Any]:
+        """Give how a global gets its first value, for one whose own says too little or too much."""
+        statements, imported = bindings(file, name) if file else (b"", [])
+        return [_text(statements), *(self._file(path) for path in imported)]
 
     def _any_global(self, space: dict[str, Any]) -> list[Any]:
         """Give what code may read by a text: functions, classes and plain values; not a notebook's own."""
@@ -550,6 +562,18 @@ def _stored(code: Any) -> set[str]:
     return found.union(*(_stored(inner) for inner in code.co_consts if isinstance(inner, type(code))))
 
 
+def _registered(held: Any) -> list[Any]:
+    """Give the functions and classes in a container that code fills: a registry has them, a cache has not."""
+    if issubclass(kind_of(held), dict):
+        return [part for pair in list(held.items()) if _is_definition(pair[1]) for part in pair]
+    found = [one for one in list(held) if _is_definition(one)]
+    return [frozenset(found)] if issubclass(kind_of(held), set) else found
+
+
+def _is_definition(value: Any) -> bool:
+    return kind_of(value) in (FunctionType, functools.partial) or issubclass(kind_of(value), type)
+
+
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
@@ -577,8 +601,9 @@ def _is_own_function(function: Any) -> bool:
 
 def _is_own_class(kind: Any) -> bool:
     name = _module_of(kind)
-    if name == "builtins":  # also of a class that `exec` made without a `__name__`
-        return bool(kind.__flags__ & _MADE_IN_PYTHON) and vars(builtins).get(kind.__name__) is not kind
+    if name in ("builtins", "types"):  # also of a class that `exec` or `make_dataclass` made
+        known = vars(sys.modules[name]).get(kind.__name__)
+        return bool(kind.__flags__ & _MADE_IN_PYTHON) and known is not kind
     return bool(name) and _is_own_module(name)
 
 
@@ -602,11 +627,12 @@ def _is_own_module(name: Any) -> bool:
 
 
 def _are_plain(items: list[Any]) -> bool:
-    """Tell items that are plain, or lists and tuples of what is plain: those are written down at once."""
-    rows = (item for item in items if type(item) in (list, tuple))
-    return _PLAIN.issuperset(map(type, items)) and _ATOMS.issuperset(
-        map(type, itertools.chain.from_iterable(rows))
-    )
+    """Tell items that are plain, or rows of what is plain: those are written down at once, which is quick."""
+    if not _PLAIN.issuperset(map(type, items)):
+        return False
+    rows: list[Any] = [item for item in items if type(item) in (list, tuple, dict)]
+    rows += [row.values() for row in rows if type(row) is dict]
+    return _ATOMS.issuperset(map(type, itertools.chain.from_iterable(rows)))
 
 
 def _is_followed(value: Any) -> bool:

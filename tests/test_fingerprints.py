@@ -983,6 +983,26 @@ EDITS = {
         "        a(o)\n    except ValueError:\n        return 0\n    b(o)",
         "        a(o)\n        b(o)\n    except ValueError:\n        return 0",
     ),
+    "a function for a type": (
+        "import functools\n@functools.singledispatch\ndef helper(o): return 3\n"
+        "@helper.register(int)\ndef _(o): return 1\ndef score(i, o, e=None): return helper(o)",
+        "1",
+    ),
+    "a class in a registry that its base fills": (
+        "ALL = {}\nclass B:\n    def __init_subclass__(cls): ALL[cls.__name__] = cls\n"
+        "class A(B):\n    def check(self, o): return 1\ndef score(i, o, e=None): return ALL[o]().check(o)",
+        "1",
+    ),
+    "a function in a list that code fills": (
+        "ALL = []\ndef register(function): ALL.append(function)\n@register\ndef helper(o): return 1\n"
+        "def score(i, o, e=None): return [one(o) for one in ALL] or register(o)",
+        "1",
+    ),
+    "a class made by a function": (
+        "import dataclasses\nA = dataclasses.make_dataclass('A', [('limit', int, 1)])\n"
+        "def score(i, o, e=None): return A().limit",
+        "1",
+    ),
     "a frame": (
         "import pandas\nT = pandas.DataFrame({'a': range(9), 'b': list('abcdefghi')})\n"
         "def score(i, o, e=None): return T.loc[o]",
@@ -1012,9 +1032,17 @@ def test_what_its_code_refers_to_changes_it(source, part, other):
     assert fingerprint(compiled(source.replace(part, other))) != before
 
 
-@pytest.mark.parametrize("reads", ["globals()['help' + 'er']()", "eval('help' + 'er()')"])
+@pytest.mark.parametrize(
+    "reads",
+    [
+        "globals()['help' + 'er']()",
+        "eval('help' + 'er()')",
+        "getattr(sys.modules[__name__], 'help' + 'er')()",
+        "object.__subclasses__()[-1]()",
+    ],
+)
 def test_everything_that_a_text_may_name_changes_it(reads):
-    source = f"def score(i, o, e=None): return {reads}\ndef helper(): return 1\nrest = [object()]"
+    source = f"import sys\ndef score(i, o, e=None): return {reads}\ndef helper(): return 1\nrest = [object()]"
     assert fingerprint(compiled(source)) == fingerprint(compiled(source))
     assert fingerprint(compiled(source)) != fingerprint(compiled(source.replace("1", "2")))
 
@@ -1036,7 +1064,7 @@ STATES = """
     log = logging.getLogger(__name__)
     LOCK, RANDOM, NUMBERS = threading.Lock(), random.Random(0), itertools.count()
     CLIENT = openai.OpenAI(api_key="sk-Zx81mQ0pL27v", base_url="http://127.0.0.1:1", max_retries=0)
-    calls, MODEL, SEEN, CACHE, COUNTS, LATE = 0, None, [], {}, {}, set()
+    calls, MODEL, FUNCTION, SEEN, CACHE, COUNTS, LATE = 0, None, None, [], {}, {}, set()
 
     class Model:
         def __call__(self, output):
@@ -1059,8 +1087,8 @@ STATES = """
     bumps = 0
 
     def score(input, output, expected=None):
-        global calls, MODEL
-        calls += 1
+        global calls, MODEL, FUNCTION
+        calls, FUNCTION = calls + 1, FUNCTION or (lambda: output)
         print(bumps, bumped())
         MODEL = MODEL or Model()
         SEEN.append(output)
@@ -1089,8 +1117,21 @@ def test_what_changes_as_it_runs_does_not_change_it():
 
 
 def test_of_what_changes_as_it_runs_the_first_value_counts_where_there_is_a_file(load):
-    edits = [("", ""), ("Random(0)", "Random(1)"), (':1"', ':2"'), ("calls, MODEL,", "MODEL, calls,")]
+    edits = [
+        ("", ""),
+        ("Random(0)", "Random(1)"),
+        (':1"', ':2"'),
+        ("calls, MODEL, FUNCTION,", "MODEL, calls, FUNCTION,"),
+    ]
     assert len({fingerprint(load(STATES.replace(*edit))) for edit in edits}) == 4
+
+
+def test_where_a_client_is_imported_from_counts(load):
+    source = f"from clients import CLIENT\n{SAYS % 'CLIENT'}"
+    client = "import openai\nCLIENT = openai.OpenAI(api_key='sk-Zx81mQ0pL27v', base_url='http://{}')\n"
+    one, other = (load(source, {"clients.py": client.format(host)}) for host in "ab")
+    assert fingerprint(one) != fingerprint(other)
+    assert fingerprint(one) == fingerprint(load(source, {"clients.py": client.format("a") + "# comment"}))
 
 
 def test_a_key_is_no_part_of_it():
