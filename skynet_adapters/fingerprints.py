@@ -469,7 +469,8 @@ class _Search:
         if issubclass(kind, _PASSING) or _module_of(kind).startswith("numpy.random"):
             self._is_live = True
             return [self._type(kind)]
-        if _module_of(kind).partition(".")[0] in ("numpy", "pandas"):
+        is_array = _module_of(kind).partition(".")[0] in ("numpy", "pandas")
+        if is_array and not getattr(getattr(value, "dtype", None), "hasobject", False):
             key = content_key(value)
             if key is not None:
                 return [self._type(kind), _text(key)]
