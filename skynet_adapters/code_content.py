@@ -1,6 +1,7 @@
 """What code says, apart from its form: instructions, names and imports, of functions and of whole files."""
 
 import ast
+import bisect
 import dis
 import importlib.util
 import itertools
@@ -16,6 +17,7 @@ from .installed import is_installed
 __all__ = [
     "Names",
     "bindings",
+    "constants",
     "files_imported",
     "instructions",
     "names_in",
@@ -34,6 +36,7 @@ class Names(NamedTuple):
     imported: list[ast.stmt]
 
 
+_JUMPS = frozenset((*dis.hasjrel, *dis.hasjabs))
 _NO_STEPS = {"CACHE", "EXTENDED_ARG", "NOP", "RESUME"}
 _CHANGING = frozenset(
     [
@@ -67,28 +70,52 @@ def instructions(code: CodeType) -> bytes:
         >>> instructions(one) == instructions(other)
         True
     """
-    # A NOP stands where a line would have no instruction, so that jumps are counted without them.
-    number: dict[int, int] = {}
-    steps: list[tuple[str, Any]] = []
-    for step in dis.get_instructions(code):
-        number[step.offset] = len(steps)
-        if step.opname not in _NO_STEPS:
-            steps.append((step.opname, step.argval if step.opcode in dis.hasjrel + dis.hasjabs else step.arg))
-    jumps = {dis.opname[jump] for jump in dis.hasjrel + dis.hasjabs}
-    said = [(name, number.get(arg, arg) if name in jumps else arg) for name, arg in steps]
+    # Jumps are counted in steps, since there are more or fewer instructions that are none.
+    steps = _steps(code)
+    places = [step.offset for step in steps]
+    said: list[tuple[str, Any]] = []
+    for step in steps:
+        if step.opcode in _JUMPS:
+            said.append((step.opname, bisect.bisect_left(places, step.argval)))
+        else:
+            said.append((step.opname, None if step.opcode in dis.hasconst else step.arg))
     tried: Any = getattr(dis.Bytecode(code), "exception_entries", ())
     handled = [
-        (number.get(e.start), number.get(e.end), number.get(e.target), e.depth, e.lasti) for e in tried
+        (*(bisect.bisect_left(places, offset) for offset in (e.start, e.end, e.target)), e.depth, e.lasti)
+        for e in tried
     ]
     names = code.co_names, code.co_varnames, code.co_cellvars, code.co_freevars
     counts = code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags & _FLAGS
     return repr([said, handled, names, counts]).encode("utf-8", "surrogatepass")
 
 
+def constants(code: CodeType) -> list[Any]:
+    """Give the constants that code loads, in their order, and its docstring.
+
+    Example:
+        >>> constants(compile("a = 2.5 * b", "", "exec"))
+        [2.5, None]
+    """
+    loaded = [step.argval for step in _steps(code) if step.opcode in dis.hasconst]
+    return loaded + [text for text in code.co_consts[:1] if isinstance(text, str)]
+
+
+def _steps(code: CodeType) -> list[dis.Instruction]:
+    """Give the instructions without those that only its form makes."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _NO_STEPS]
+    of_lines = {
+        number
+        for at, step in enumerate(steps)
+        if step.opname == "STORE_NAME" and step.argval == "__firstlineno__"  # of a class, from Python 3.13 on
+        for number in (at - 1, at)
+    }
+    return [step for at, step in enumerate(steps) if at not in of_lines]
+
+
 def names_in(code: CodeType) -> Names:
     """Find the names in code, and in the code within it."""
     found = Names(set(), set(), set(), set(code.co_names), [])
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _NO_STEPS]
+    steps = _steps(code)
     for at, step in enumerate(steps):
         if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
             found.read.add(step.argval)

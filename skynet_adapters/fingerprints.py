@@ -33,7 +33,7 @@ from types import (
 )
 from typing import Any, NamedTuple, cast
 
-from .code_content import Names, bindings, files_imported, instructions, names_in, syntax_of_file
+from .code_content import Names, bindings, constants, files_imported, instructions, names_in, syntax_of_file
 from .copies import kind_of
 from .digests import digest
 from .errors import DefinitionError
@@ -546,7 +546,7 @@ def _name_of(kind: Any) -> _Text:
 def _code(code: Any) -> Iterator[Any]:
     """Give what code does and its constants; of code within it the same."""
     yield _text(instructions(code))
-    for constant in code.co_consts:
+    for constant in constants(code):
         if isinstance(constant, type(code)):
             yield from _code(constant)
         else:
