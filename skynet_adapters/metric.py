@@ -698,7 +698,7 @@ class Metric:
 
 
 def _with_models() -> Callable[[bytes], bytes]:
-    from .models_asked import ModelsAsked  # here, since it needs `load`, which needs this module
+    from .models_asked import ModelsAsked  # here, since it needs `fingerprints`, which needs this module
 
     return ModelsAsked().with_models
 
