@@ -452,6 +452,13 @@ def _deterministic(trial: Trial, judged: list[Judged]) -> Check:
             name, f"{case}, asked again: {again.score.error}", "give the same output the same score"
         )
     if first.score.value == again.score.value and dict(first.score.scores) == dict(again.score.scores):
+        if again.is_from_cache:
+            return Check(
+                name,
+                "not tried",
+                f"{case} has the same score when it is asked again, since the answers of models came from a "
+                "cache; one with cache=False is asked again",
+            )
         other = "" if first.score.feedback == again.score.feedback else ", in other words"
         return Check(name, "passed", f"{case} has the same score when it is asked again{other}")
     seen = f"{case} scored {first.score.value:g} and then {again.score.value:g}"
@@ -608,10 +615,12 @@ def _own_text(judged: Judged) -> str:
 
 def _models(trial: Trial) -> Check:
     name = "Models"
-    asked = trial.metric.bill.calls
+    asked, kept = trial.metric.bill.calls, trial.metric.bill.cached_calls
+    cached = f", and {kept} of the answers came from a cache" if kept else ""
     if "llm" not in trial.helpers:
         if asked:
-            return Check(name, "passed", f"its code shows no llm(); models were asked {asked} times here")
+            seen = f"its code shows no llm(); models were asked {asked} times here{cached}"
+            return Check(name, "passed", seen)
         return Check(name, "passed", "it asks no model through skynet.llm")
     chosen = chosen_models()
     judge = chosen.reflection_lm if chosen.metric_lm is None else chosen.metric_lm
@@ -624,7 +633,7 @@ def _models(trial: Trial) -> Check:
     if judge is writer or (writer is not None and model_name(judge) == model_name(writer)):
         seen = f"{model_name(judge)!r} judges, and it also writes the candidates"
         return Check(name, "warned", seen, "choose another model to judge: metric_lm=...")
-    return Check(name, "passed", f"llm() asks {model_name(judge)!r}; it was asked {asked} times here")
+    return Check(name, "passed", f"llm() asks {model_name(judge)!r}; it was asked {asked} times here{cached}")
 
 
 def _measurements(trial: Trial) -> Check:

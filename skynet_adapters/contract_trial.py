@@ -43,6 +43,7 @@ class Judged(NamedTuple):
     output: Any
     score: Score
     seconds: float
+    is_from_cache: bool = False  # models were asked, and every answer came from a cache
 
     @property
     def failed(self) -> bool:
@@ -195,12 +196,15 @@ class Trial:
     def _judge(self, case: Case, output: Any) -> Judged:
         begun = time.monotonic()
         observation = self.observations.get(case.id)
+        bill = self.metric.bill
+        calls, cached = bill.calls, bill.cached_calls
         try:
             score = self.metric.judge(case.input, output, case.expected, observation=observation)
         except MetricBroken as error:  # of a run inside the metric
             score = Score(self.metric.failure_score, str(error), error=MetricError(str(error)))
         self.hung = self.hung or isinstance(score.error, MetricTimeoutError)
-        self.calls.append(Judged(case, output, score, time.monotonic() - begun))
+        is_from_cache = bill.calls - calls == bill.cached_calls - cached > 0
+        self.calls.append(Judged(case, output, score, time.monotonic() - begun, is_from_cache))
         return self.calls[-1]
 
 

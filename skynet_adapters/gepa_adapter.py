@@ -126,6 +126,14 @@ def as_gepa_adapter(
     return GepaAdapter(rollouts, artifact, include_expected)
 
 
+def needs_named_scores(frontier: object, metric: Metric) -> str:
+    """Say what a frontier of objectives lacks."""
+    return (
+        f"frontier_type={frontier!r} needs named scores, and metric {metric.name!r} gave none so far; return "
+        '"scores" beside "feedback", pass score_names=[...], or take frontier_type="instance"'
+    )
+
+
 class GepaAdapter(Generic[A]):
     """What `as_gepa_adapter` returns: GEPA's adapter, and the way from and to the artifact.
 
@@ -255,7 +263,13 @@ class GepaAdapter(Generic[A]):
         failed = any(trajectory.score.error is not None for trajectory in trajectories)
         self.metric.names_are_read(failed and self.frontier_type != "instance")
         scores = [self.metric.complete(trajectory.score.scores) for trajectory in trajectories]
-        return scores if scores and all(scores) else None
+        if all(scores):
+            return scores or None
+        if self.frontier_type not in (None, "instance"):  # GEPA's own error does not say what to do
+            failed_first = next((one for one in trajectories if one.score.error is not None), None)
+            why = "" if failed_first is None else f". The first failure: {failed_first.score.error}"
+            raise MetricError(f"{needs_named_scores(self.frontier_type, self.metric)}{why}")
+        return None
 
     def make_reflective_dataset(
         self,

@@ -4,11 +4,13 @@ Built around gepa 0.1.4, which finds some of these faults only once cases are pa
 """
 
 import inspect
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any, NamedTuple, cast, get_args
 
+from gepa.core.callbacks import GEPACallback
 from gepa.core.state import FrontierType
 
 from .function import is_async
@@ -42,6 +44,9 @@ _CHOICES = {
 }
 
 
+_EVENTS = [name for name in vars(GEPACallback) if name.startswith("on_")]
+
+
 def faults_of_arguments(arguments: Mapping[str, Any]) -> list[str]:
     """Tell what is wrong with arguments, each by itself.
 
@@ -64,6 +69,7 @@ def faults_of_arguments(arguments: Mapping[str, Any]) -> list[str]:
         _fault_of_proposer(arguments.get("custom_candidate_proposer")),
         _fault_of_stops(arguments.get("stop_callbacks")),
         _fault_of_callbacks(arguments.get("callbacks")),
+        _fault_of_logger(arguments.get("logger")),
         _fault_of_size(arguments.get("reflection_minibatch_size")),
         _fault_of_template(arguments.get("reflection_prompt_template"), arguments.get("seed_candidate")),
         _fault_of_folder(arguments.get("run_dir")),
@@ -135,9 +141,28 @@ def _fault_of_stops(given: Any) -> str | None:
 
 
 def _fault_of_callbacks(given: Any) -> str | None:
-    if given is None or (isinstance(given, Iterable) and not isinstance(given, str)):
+    if given is not None and (not isinstance(given, Iterable) or isinstance(given, str)):
+        return f"callbacks is {shown(given)}; pass a list, as in callbacks=[adapter.callback]"
+    for callback in cast("Iterable[Any]", given if isinstance(given, Sequence) else ()):
+        if not any(callable(getattr(callback, event, None)) for event in _EVENTS):
+            own = [name for name in dir(callback) if name.startswith("on_")]
+            meant = near_match(own[0], _EVENTS) if own else ""
+            return (
+                f"callbacks has {shown(callback)}, which GEPA would never call: it calls methods of an "
+                f"object such as {', '.join(_EVENTS[:3])}{meant}"
+            )
+    return None
+
+
+def _fault_of_logger(logger: Any) -> str | None:
+    log = getattr(logger, "log", None)
+    fault = cannot_be_called_with(log, "message") if callable(log) else None
+    if fault is None:
         return None
-    return f"callbacks is {shown(given)}; pass a list, as in callbacks=[adapter.callback]"
+    mend = ""
+    if isinstance(logger, logging.Logger):
+        mend = "; a logging.Logger takes a level first: give an object whose log(message) calls its info"
+    return f"logger.log {fault}{mend}"
 
 
 def _fault_of_size(size: Any) -> str | None:

@@ -7,8 +7,8 @@ import inspect
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from numbers import Real
+from collections.abc import Mapping, Sequence, Sized
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast, get_args
 
@@ -18,7 +18,7 @@ from gepa.core.state import FrontierType
 
 from .digests import digest
 from .errors import DataError, DefinitionError, SkynetAdaptersError
-from .gepa_adapter import GepaAdapter
+from .gepa_adapter import GepaAdapter, needs_named_scores
 from .gepa_arguments import cannot_be_called_with, faults_of_arguments
 from .gepa_cases import GepaDataset, fault_of_cases, input_and_expected
 from .gepa_folder import fault_of_state, faults_of_folder, keep_facts, metric_facts, warn_of_used_budget
@@ -102,6 +102,7 @@ def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
         )
     adapter.frontier_type = arguments.get("frontier_type", "instance")
     _warn_of_scale(adapter, arguments)
+    _warn_of_minibatch(arguments)
     if folder is not None:
         warn_of_used_budget(folder, arguments.get("max_metric_calls"))
         keep_facts(folder, facts)
@@ -279,10 +280,18 @@ def _faults_of_frontier(metric: Metric, arguments: Mapping[str, Any]) -> list[st
         return []
     if not metric.has_judged:
         return []  # its names may still come
-    return [
-        f"frontier_type={frontier!r} needs named scores, and metric {metric.name!r} gave none so far; return "
-        '"scores" beside "feedback", pass score_names=[...], or take frontier_type="instance"'
-    ]
+    return [needs_named_scores(frontier, metric)]
+
+
+def _warn_of_minibatch(arguments: Mapping[str, Any]) -> None:
+    size, cases = arguments.get("reflection_minibatch_size"), arguments.get("trainset")
+    if isinstance(size, Integral) and isinstance(cases, Sized) and int(size) > len(cases):
+        _log.warning(
+            "reflection_minibatch_size=%d is more than the %d cases of trainset: GEPA runs them several "
+            "times in each minibatch, and looks at max_metric_calls only after it.",
+            size,
+            len(cases),
+        )
 
 
 def _warn_of_scale(adapter: GepaAdapter[Any], arguments: Mapping[str, Any]) -> None:

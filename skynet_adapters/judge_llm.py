@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, cast
 
 from .errors import DefinitionError, MetricError
 from .images import image_url
-from .measure import Bill, ModelCall, bill_of_judge, is_lost_thread
+from .measure import Bill, ModelCall, bill_of_judge, is_in_run, is_lost_thread
 from .model_answer import MEND_OF_NO_TEXT, called, model_name, text_of
 from .redaction import hide_keys_of
 from .score import sendable, shown
@@ -213,6 +213,12 @@ MEND_OF_NO_MODEL = (
 )
 
 
+MEND_OF_NO_MODEL_IN_RUN = (
+    "it was called in run, and metric_lm= is for score alone; choose one for run with "
+    "`with models(metric_lm=...):` around the whole run, or for the process with set_models(metric_lm=...)"
+)
+
+
 def _asked() -> tuple[Any, str]:
     """Find the model to ask, and what it is called in an error."""
     block = models_of_block()
@@ -225,7 +231,8 @@ def _asked() -> tuple[Any, str]:
     for chosen in (block, _for_process):
         if chosen.reflection_lm is not None:
             return chosen.reflection_lm, "the reflection model, asked since no metric model was chosen,"
-    raise DefinitionError(f"{NO_MODEL}: {MEND_OF_NO_MODEL}" + (f". {_LOST}" if is_lost else ""))
+    mend = MEND_OF_NO_MODEL_IN_RUN if is_in_run() else MEND_OF_NO_MODEL
+    raise DefinitionError(f"{NO_MODEL}: {mend}" + (f". {_LOST}" if is_lost else ""))
 
 
 _LOST = (

@@ -28,6 +28,7 @@ __all__ = [
     "bill_of_judge",
     "end_judging",
     "forget_records",
+    "is_in_run",
     "is_lost_thread",
     "observation",
     "observation_now",
@@ -167,6 +168,11 @@ def is_lost_thread() -> bool:
     A thread inherits no context in Python, so that one which a metric starts does not know the metric.
     """
     return bool(_under_way) and _judged.get() is None and not _running.get()
+
+
+def is_in_run() -> bool:
+    """Tell whether this is called from a `run` that this package calls, and from no metric in it."""
+    return _running.get() and _judged.get() is None
 
 
 def forget_records() -> None:

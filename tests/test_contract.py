@@ -459,6 +459,22 @@ def test_a_second_call_is_a_real_one_also_with_a_content_memo():
     assert check_contract(metric, LABELS)["Deterministic"].status == "warned"
 
 
+def test_answers_from_a_cache_do_not_show_that_a_judge_says_the_same_again():
+    def score(input, output, expected=None):
+        said = skynet.llm("PASS or FAIL?", input=output)
+        return float(said == "PASS"), {"feedback": "As the judge says, of the label."}
+
+    verdicts = itertools.cycle(["PASS", "FAIL"])
+    with ModelServer(lambda messages: next(verdicts)) as server:
+        cached = check_contract(score, LABELS[:1], metric_lm=server.lm(cache=True))
+        fresh = check_contract(score, LABELS[:1], metric_lm=server.lm())
+    assert cached["Deterministic"].status == "not tried"
+    assert "came from a cache; one with cache=False is asked again" in cached["Deterministic"].seen
+    assert "of the answers came from a cache" in cached["Models"].seen
+    assert fresh["Deterministic"].status == "warned"
+    assert "cache" not in fresh["Models"].seen
+
+
 def test_other_words_for_the_same_score_pass_and_other_named_scores_do_not():
     calls = iter(range(100))
     words = check_contract(lambda input, output: (1.0, {"feedback": f"{next(calls)}"}), LABELS)[

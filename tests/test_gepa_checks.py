@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 import subprocess
 import sys
 import threading
@@ -217,6 +218,7 @@ def test_what_would_spend_the_budget_without_one_proposal_as_meant_is_refused(wr
         ({"reflection_minibatch_size": "3"}, "reflection_minibatch_size is '3' (str)"),
         ({"reflection_prompt_template": 5}, "reflection_prompt_template is 5 (int); it must be a text"),
         ({"logger": "log.txt"}, "logger is 'log.txt' (str); it must be an object with a method log or None"),
+        ({"logger": logging.getLogger("x")}, "give an object whose log(message) calls its info"),
         ({"perfect_score": "1"}, "perfect_score is '1' (str); it must be a number"),
         ({"max_reflection_cost": "1"}, "max_reflection_cost is '1' (str); it must be a number"),
         ({"run_dir": 5}, "run_dir is 5 (int); it must be the path of a folder"),
@@ -227,6 +229,27 @@ def test_what_gepa_cannot_take_is_refused_before_a_case_is_paid(wrong, said):
     adapter = made()
     with pytest.raises((AssertionError, AttributeError, TypeError, ValueError)):
         gepa.optimize(adapter=adapter, **arguments(adapter, **wrong))
+
+
+class Misspelt:
+    def on_iteration_finish(self, event):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("callback", "said"),
+    [(print, "such as on_optimization_start"), (Misspelt(), "did you mean 'on_iteration_end'?")],
+)
+def test_a_callback_that_gepa_would_never_call_is_refused(callback, said):
+    assert said in fault(callbacks=[callback])
+
+
+def test_a_minibatch_of_more_cases_than_there_are_is_pointed_out(caplog):
+    adapter = made()
+    check_gepa_run(adapter, **arguments(adapter, reflection_minibatch_size=len(CASES)))
+    assert "reflection_minibatch_size" not in caplog.text
+    check_gepa_run(adapter, **arguments(adapter, reflection_minibatch_size=len(CASES) + 1))
+    assert f"is more than the {len(CASES)} cases of trainset" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -350,8 +373,11 @@ def test_lists_are_refused_where_the_cache_would_mix_them_up():
 
 
 def test_a_frontier_of_objectives_needs_names_as_far_as_that_is_known():
+    unknown = made()
+    check_gepa_run(unknown, **arguments(unknown, frontier_type="hybrid"))  # nothing is known yet
+    with pytest.raises(MetricError, match=r'needs named scores, .* return "scores" beside'):
+        unknown.evaluate(CASES, unknown.seed_candidate)  # before GEPA says it in other words
     adapter = made()
-    check_gepa_run(adapter, **arguments(adapter, frontier_type="hybrid"))  # nothing is known yet
     adapter.evaluate(CASES, adapter.seed_candidate)
     assert "frontier_type='hybrid' needs named scores" in fault(adapter, frontier_type="hybrid")
     named = made(score_names=["exact"])

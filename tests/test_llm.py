@@ -581,6 +581,17 @@ def test_models_stay_behind_when_an_adapter_is_saved_and_it_says_so(caplog):
     assert len([record for record in caplog.records if "is not saved with it" in record.message]) == 2
 
 
+def test_a_run_that_asks_without_a_model_of_its_own_is_told_that_metric_lm_is_for_score():
+    def run(artifact, input):
+        return llm("Hi.")
+
+    with as_gepa_adapter(asking, run, artifact="a", metric_lm=saying("A")) as adapter:
+        batch = adapter.evaluate([{"input": {"a": "b"}}], adapter.seed_candidate, capture_traces=True)
+    said = batch.trajectories[0].score.feedback
+    assert "it was called in run, and metric_lm= is for score alone" in said
+    assert "with models(metric_lm=...)" in said
+
+
 # --- modules of DSPy in a metric ---------------------------------------------------------------------
 
 
