@@ -126,6 +126,8 @@ def save_artifact(artifact: Artifact, path: str | os.PathLike[str]) -> None:
         {'plan': 'First plan.', 'answer': 'Then answer.'}
     """
     path = Path(path)
+    if isinstance(getattr(artifact, "artifact", None), str | dict):
+        raise DefinitionError(f"{shown(artifact)} is no artifact, but has one: pass its .artifact")
     parts = to_candidate(artifact)
     if _is_json(path):
         data = _json_bytes(parts[TEXT_COMPONENT] if isinstance(artifact, str) else parts)
@@ -137,6 +139,11 @@ def save_artifact(artifact: Artifact, path: str | os.PathLike[str]) -> None:
         _replace(path, data)
     except ValueError as error:  # a NUL or a lone surrogate in the path
         raise DataError(f"{str(path)!r} cannot be written: {error}; give another path") from error
+    except FileNotFoundError:
+        folder = str(path.parent)
+        raise FileNotFoundError(
+            f"{str(path)!r} cannot be written: there is no folder {folder!r}; make it"
+        ) from None
 
 
 def load_artifact(path: str | os.PathLike[str]) -> Artifact:

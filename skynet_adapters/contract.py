@@ -299,6 +299,8 @@ def _mend_of_faults(trial: Trial, faults: list[Judged]) -> str:
         return "; ".join(dict.fromkeys(of_the_shape))
     if any(NO_MODEL in str(one.score.error) for one in faults):
         return "choose a model, see Models"
+    if any(map(_fault_of_the_model, faults)):
+        return "mend the model or how it is asked, see Models"
     of_helpers = [mend for one in faults if (mend := _mend_of_a_helper(one))]
     if of_helpers:
         return "; ".join(dict.fromkeys(of_helpers))
@@ -321,6 +323,12 @@ _FORMS_OF_HELPERS = {
     "reward": "reward(REWARD_SPEC, accuracy, feedback)",
     "service_cost": "service_cost()",
 }
+
+
+def _fault_of_the_model(judged: Judged) -> str | None:
+    """Give what became of a call of `llm` that failed, where the metric raised that."""
+    found = re.search(r"the (?:metric|reflection) model '.*", str(judged.score.error), re.DOTALL)
+    return found[0] if found and " failed: " in found[0] else None
 
 
 def _mend_of_a_helper(judged: Judged) -> str:
@@ -629,6 +637,9 @@ def _models(trial: Trial) -> Check:
         return _failed(
             name, seen, 'choose one: metric_lm="openai/gpt-4.1-mini", or set_models(metric_lm=...)'
         )
+    faults = [fault for judged in trial.calls if (fault := _fault_of_the_model(judged))]
+    if faults:
+        return _failed(name, faults[0], "check the model's name, its key, and that it can be reached")
     writer = chosen.reflection_lm
     if judge is writer or (writer is not None and model_name(judge) == model_name(writer)):
         seen = f"{model_name(judge)!r} judges, and it also writes the candidates"

@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from .cases import Case, how_to_load
+from .cases import Case, Split, how_to_load
 from .errors import DataError
 from .example_fields import inputs_and_labels
 from .gepa_values import is_mapping
@@ -116,6 +116,8 @@ def fault_of_cases(cases: Any) -> str | None:
         >>> fault_of_cases("cases.csv")
         "'cases.csv' (str) is no list of cases; pass load_cases('cases.csv', input=..., expected=...)"
     """
+    if isinstance(cases, Split):
+        return "a Split is no list of cases, but three; pass its train, and its val as valset"
     call = how_to_load(cases)
     is_listed = isinstance(cases, Iterable) and not isinstance(cases, str | Mapping)
     if is_listed and not call:

@@ -16,6 +16,7 @@ from gepa import api
 from gepa.core.data_loader import ensure_loader
 from gepa.core.state import FrontierType
 
+from .cases import Split
 from .digests import digest
 from .errors import DataError, DefinitionError, SkynetAdaptersError
 from .gepa_adapter import GepaAdapter, needs_named_scores
@@ -153,7 +154,7 @@ def _faults_of_cases(arguments: Mapping[str, Any]) -> list[str]:
 
 def _loader(cases: Any) -> Any:
     """Give GEPA's own loader of some cases; `None` for what it cannot take."""
-    if cases is None or isinstance(cases, str | Mapping):
+    if cases is None or isinstance(cases, str | Mapping | Split):
         return None
     try:
         loader = cast("Any", ensure_loader(cases))

@@ -202,6 +202,18 @@ def test_every_name_that_a_file_may_have_serves(tmp_path: Path, name: str) -> No
     assert load_artifact(tmp_path / name) == artifact
 
 
+def test_what_holds_an_artifact_and_a_missing_folder_are_named(tmp_path: Path) -> None:
+    class Result:
+        artifact = "Be brief."
+
+    with pytest.raises(DefinitionError, match=r"is no artifact, but has one: pass its \.artifact"):
+        save_artifact(Result(), tmp_path / "best.txt")  # type: ignore
+    with pytest.raises(
+        FileNotFoundError, match=r"best\.txt' cannot be written: there is no folder '.*nowhere'"
+    ):
+        save_artifact("Be brief.", tmp_path / "nowhere" / "best.txt")
+
+
 @pytest.mark.parametrize("path", ["a\0b.json", "a\ud800b.txt"], ids=ascii)
 def test_a_path_that_no_file_can_have_is_named(path: str) -> None:
     with pytest.raises(DataError, match=r"cannot be read: .*; give another path"):

@@ -34,7 +34,7 @@ from skynet_adapters import (
 from skynet_adapters.helpers_used import helpers_used
 from skynet_adapters.measure import Observation, observed
 
-from .model_server import ModelServer, in_fields
+from .model_server import ModelServer, RefusedError, in_fields
 from .scripted import chat, scripted_lm
 
 LABELS = [
@@ -457,6 +457,21 @@ def test_a_second_call_is_a_real_one_also_with_a_content_memo():
         lambda input, output, expected=None: (next(calls) / 100, {"feedback": "-"}), memo="content"
     )
     assert check_contract(metric, LABELS)["Deterministic"].status == "warned"
+
+
+def test_a_judge_that_cannot_be_reached_is_a_fault_of_the_model():
+    def score(input, output, expected=None):
+        return float(skynet.llm("PASS or FAIL?", input=output) == "PASS"), {"feedback": "As the judge says."}
+
+    def refuse(messages):
+        raise RefusedError(401)
+
+    with ModelServer(refuse) as server:
+        report = check_contract(score, LABELS, metric_lm=server.lm())
+    assert report["Models"].status == "failed"
+    assert "the metric model 'openai/gpt-4o-mini' failed: " in report["Models"].seen
+    assert report["Models"].mend == "check the model's name, its key, and that it can be reached"
+    assert report["Metric return value"].mend == "mend the model or how it is asked, see Models"
 
 
 def test_answers_from_a_cache_do_not_show_that_a_judge_says_the_same_again():

@@ -30,6 +30,7 @@ from skynet_adapters import (
     as_reflection_lm,
     check_gepa_run,
     check_run_dir,
+    split,
 )
 from tests.scripted import answering, examples, reflecting, scripted_lm
 
@@ -110,6 +111,7 @@ def test_what_passes_runs_and_nothing_is_called_before(caplog):
             "trainset: 'cases.jsonl' (str) is no list of cases; pass load_cases('cases.jsonl', input=..., ",
         ),
         ({"trainset": CASES[0]}, "is no list of cases; pass one"),
+        ({"trainset": split(CASES)}, "a Split is no list of cases, but three; pass its train, and its val"),
         (
             {"valset": {"input": {"n": 1}}},
             "valset: {'input': {'n': 1}} (dict) is no list of cases; pass a list",
