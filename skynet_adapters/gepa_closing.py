@@ -4,6 +4,7 @@ Built around gepa 0.1.4.
 """
 
 import logging
+from typing import Any, cast
 
 from gepa.core.callbacks import (
     CandidateAcceptedEvent,
@@ -95,7 +96,10 @@ class ClosingCallback:
         if self._accepted and self._outcomes.why_nothing_was_judged() is None:
             return
         found_before = len(event["final_state"].program_candidates) > 1
-        what = "accepted no new candidate" if found_before else "ended with the artifact that it began with"
+        what = "ended with the artifact that it began with"
+        if found_before:
+            best = max(cast("Any", event["final_state"]).program_full_scores_val_set)
+            what = f"accepted no new candidate since it was resumed (the best, of {best:.6g}, is from before)"
         if self._accepted:  # acceptance_criterion="improvement_or_equal" takes one failure score for another
             what = "can tell no candidate from another"
         _log.warning("GEPA %s: %s", what, "; ".join(self._reasons(event["total_metric_calls"])))

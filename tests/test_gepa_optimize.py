@@ -421,7 +421,8 @@ def test_a_resumed_run_that_finds_nothing_more_says_so(tmp_path, caplog):
     optimized(run_dir=str(tmp_path))
     assert closing(caplog) is None
     optimized(run_dir=str(tmp_path), max_metric_calls=60)
-    assert closing(caplog).startswith("GEPA accepted no new candidate: ")
+    said = "GEPA accepted no new candidate since it was resumed (the best, of 1, is from before): "
+    assert closing(caplog).startswith(said)
 
 
 def test_each_run_of_an_adapter_is_counted_anew(caplog):
