@@ -16,7 +16,6 @@ import threading
 import time
 import uuid
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple, cast
@@ -28,7 +27,7 @@ from dspy.utils.callback import BaseCallback
 from dspy.utils.callback_context import ACTIVE_CALL_ID
 
 from . import dspy_first_answers as first_answers
-from .errors import DefinitionError
+from .dspy_calls import Reported, checked_prices, first_of, is_known, reported_by, request_key
 from .measure import (
     ModelCall,
     Observation,
@@ -38,7 +37,6 @@ from .measure import (
     recorders,
     unmeasured,
 )
-from .score import shown
 
 __all__ = [
     "APART",
@@ -97,7 +95,7 @@ def measuring(*, prices: Prices | None = None) -> Generator[None]:
         ...     metric(example, Answer()(question="2 + 2?")).feedback
         '0 model calls.\n\nScore: 1'
     """
-    outer, own = _active_meter(), _checked_prices(prices)
+    outer, own = _active_meter(), checked_prices(prices)
     first_answers.begin()
     first_answers.make_ready()
     meter = _Meter({**(outer.prices if outer is not None else {}), **own})
@@ -228,51 +226,6 @@ def _active_meter() -> "_Meter | None":
     return active[-1] if active else None
 
 
-def _checked_prices(prices: Any) -> dict[str, tuple[float, float]]:
-    if prices is not None and not isinstance(prices, Mapping):
-        raise DefinitionError(f"prices={shown(prices, with_type=False)} cannot be used: it must be {_PRICES}")
-    checked: dict[str, tuple[float, float]] = {}
-    for model, price in cast("dict[Any, Any]", prices or {}).items():
-        pair = [*price] if isinstance(price, tuple | list) else []
-        if not isinstance(model, str) or len(pair) != 2 or not all(map(_is_price, pair)):
-            raise DefinitionError(
-                f"prices={{{model!r}: {shown(price, with_type=False)}}} cannot be used: it must be {_PRICES}"
-            )
-        checked[model] = (float(pair[0]), float(pair[1]))
-    return checked
-
-
-_PRICES = (
-    "a dict of models, each with US dollars per million tokens read and written, such as "
-    '{"openai/my-model": (0.15, 0.60)}'
-)
-
-
-def _is_price(number: object) -> bool:
-    # Not numbers.Number, since a Decimal is none of Real; a text or a bool would be a slip.
-    if isinstance(number, str | bool):
-        return False
-    try:
-        return 0 <= float(cast("Any", number)) < float("inf")
-    except (TypeError, ValueError):
-        return False
-
-
-# --- one call of a model ----------------------------------------------------------------------------
-
-
-class _Reported(NamedTuple):
-    """What is reported of a call of a model, with the price that DSPy knows."""
-
-    call: ModelCall
-    response_model: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Give the names that a price may be given by."""
-        return self.call.model, self.call.model.partition("/")[2], self.response_model
-
-
 def billed_call(entry: Mapping[str, Any]) -> ModelCall:
     """Read what a metric's own call took from its entry in a model's history.
 
@@ -283,92 +236,11 @@ def billed_call(entry: Mapping[str, Any]) -> ModelCall:
         The call; with the figures of the first real answer when it was cached, as far as the cache
         has kept them.
     """
-    active, reported = _active_meters(), _reported(entry)
+    active, reported = _active_meters(), reported_by(entry)
     if not active:
         return reported.call
     # A program's own prices, of a block that began within its rollout, are none of the metric's.
     return next((one for one in reversed(active) if not one.within), active[0]).priced(reported)
-
-
-def _reported(entry: Mapping[str, Any]) -> _Reported:
-    model, usage, cost = str(entry.get("model")), entry.get("usage") or {}, entry.get("cost")
-    kept = _counts(entry.get("response"))
-    # A hit is marked, or its entry has no usage while the answer itself has (dspy 3.4.1).
-    cached = bool(getattr(entry.get("response"), "cache_hit", False)) or (not usage and kept != (None, None))
-    read, written = kept if cached else _tokens(usage)
-    call = ModelCall(model, cached, read, written, None if cost is None else float(cost))
-    return _Reported(call, str(entry.get("response_model")))
-
-
-def _counts(response: Any) -> tuple[int | None, int | None]:
-    """Give the tokens that a response itself tells; a call for several answers has several responses."""
-    parts = list(response) if isinstance(response, tuple) else [response]
-    counts = [_tokens(getattr(part, "usage", None)) for part in parts]
-    read, written = ([count[at] for count in counts] for at in (0, 1))
-    return _sum(read), _sum(written)
-
-
-def _tokens(usage: Any) -> tuple[int | None, int | None]:
-    def one(*names: str) -> int | None:
-        for name in names:
-            value = usage.get(name) if isinstance(usage, Mapping) else getattr(usage, name, None)
-            if isinstance(value, int):
-                return value
-        return None
-
-    return one("prompt_tokens", "input_tokens"), one("completion_tokens", "output_tokens")
-
-
-def _sum(numbers: list[Any]) -> Any:
-    return None if not numbers or any(number is None for number in numbers) else sum(numbers)
-
-
-class _First(NamedTuple):
-    """What the first real answer to a request took."""
-
-    seconds: float
-    reported: _Reported
-
-
-# What is not kept beside the answer in DSPy's cache: the tokens of one that reports none by itself, and
-# the times of models that have a cache of their own.
-_firsts: OrderedDict[str, _First] = OrderedDict()
-_MOST_FIRSTS = 100_000
-_NOT_IN_THE_KEY = ("api_key", "api_base", "base_url", "cache")
-
-
-def _request_key(lm: Any, inputs: Mapping[str, Any]) -> str | None:
-    """Name a request that may be answered from DSPy's cache; `None` where it cannot be."""
-    more: dict[str, Any] = inputs.get("kwargs") or {}
-    if not more.get("cache", getattr(lm, "cache", False)):
-        return None
-    request = {**getattr(lm, "kwargs", {}), **more}
-    prompt = inputs.get("prompt")
-    request |= {"model": lm.model, "model_type": getattr(lm, "model_type", None)}
-    request |= {
-        "prompt": prompt if isinstance(prompt, str) else repr(prompt),
-        "messages": inputs.get("messages"),
-    }
-    try:
-        return dspy.cache.cache_key(
-            {name: value for name, value in request.items() if name not in _NOT_IN_THE_KEY}
-        )
-    except Exception:  # what cannot be named is not cached either
-        return None
-
-
-def _first_of(key: str | None, seconds: float, reported: _Reported) -> _First | None:
-    """Remember a real answer as the first one, or find that of a cached answer."""
-    if key is None:
-        return None
-    if reported.call.cached:
-        kept, known = first_answers.first_seconds(key), _firsts.get(key)
-        return known if kept is None else _First(kept, reported if known is None else known.reported)
-    first = _firsts.setdefault(key, _First(seconds, reported))
-    while len(_firsts) > _MOST_FIRSTS:
-        with contextlib.suppress(KeyError):  # another thread took it
-            _firsts.popitem(last=False)
-    return first
 
 
 # --- calls within calls -----------------------------------------------------------------------------
@@ -722,7 +594,7 @@ class _Meter(BaseCallback):
             return any(span.ended is not None for span in self.within)
         return _case_of_evaluation() not in (0, self.case)  # of a function, which has no call of its own
 
-    def priced(self, reported: _Reported) -> ModelCall:
+    def priced(self, reported: Reported) -> ModelCall:
         """Price a call with the prices that were given to this meter, else with the one that DSPy knows."""
         call = reported.call
         self.prices.asked.add(call.model)
@@ -895,18 +767,18 @@ class _Meter(BaseCallback):
             asked.call = ModelCall(name, False, 0, 0, 0.0)
             return
         entry, answered = _entry(lm, outputs), first_answers.answered()
-        reported = _Reported(ModelCall(name)) if entry is None else _reported(entry)
+        reported = Reported(ModelCall(name)) if entry is None else reported_by(entry)
         call = reported.call
         asked.has_no_history = bool(entry is None and dspy.settings.disable_history)
         if answered is not None and answered.key is not None:
             asked.key, seconds = answered.key, answered.seconds
             call = call._replace(cached=answered.cached)
         else:  # a model with a cache of its own
-            asked.key, seconds = _request_key(lm, inputs), asked.ended - asked.begun
-            if call.input_tokens is None and asked.key in _firsts:  # an answer without usage shows no hit
+            asked.key, seconds = request_key(lm, inputs), asked.ended - asked.begun
+            if call.input_tokens is None and is_known(asked.key):  # an answer without usage shows no hit
                 call = call._replace(cached=True)
         reported = reported._replace(call=call)
-        first = _first_of(asked.key, seconds, reported)
+        first = first_of(asked.key, seconds, reported)
         if call.cached:
             asked.longer = max(0.0, first.seconds - seconds) if first is not None else -1.0
             if first is not None and call.input_tokens is None:
@@ -923,12 +795,12 @@ class _Meter(BaseCallback):
             self.is_blind = True
             return
         asked = _Asked(_strand(), span)
-        reported = _reported(entry)
+        reported = reported_by(entry)
         asked.call = self.priced(reported)
         answered = first_answers.answered()
         asked.key = None if answered is None else answered.key
         if asked.call.cached:
-            first = _first_of(asked.key, 0.0, reported)
+            first = first_of(asked.key, 0.0, reported)
             asked.longer = -1.0 if first is None else first.seconds
         for above in span.line():
             above.asked.append(asked)
