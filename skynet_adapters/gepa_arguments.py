@@ -131,7 +131,9 @@ def _fault_of_stops(given: Any) -> str | None:
         if isinstance(given, Sequence) and not isinstance(given, str)
         else [given]
     )
-    wrong = [stop for stop in stops if stop is not None and not callable(stop)]
+    if given is None:
+        return None
+    wrong = [stop for stop in stops if not callable(stop) or isinstance(stop, type)]
     if not wrong:
         return None
     return (

@@ -18,6 +18,7 @@ from gepa.strategies.candidate_selector import CurrentBestCandidateSelector
 from gepa.strategies.eval_policy import FullEvaluationPolicy
 from gepa.strategies.proposal_sampling import IndependentSampling
 from gepa.strategies.proposal_selection import AllImprovements
+from gepa.utils import SignalStopper
 
 from skynet_adapters import (
     Case,
@@ -216,6 +217,8 @@ def test_what_would_spend_the_budget_without_one_proposal_as_meant_is_refused(wr
         ({"selection_strategy": "best"}, "an object with a method select or None"),
         ({"stop_callbacks": "never"}, "stop_callbacks has 'never' (str)"),
         ({"stop_callbacks": [lambda state: False, 5]}, "stop_callbacks has 5 (int)"),
+        ({"stop_callbacks": [None]}, "stop_callbacks has None"),
+        ({"stop_callbacks": [SignalStopper]}, "stop_callbacks has <class"),
         ({"callbacks": Nothing()}, "pass a list, as in callbacks=[adapter.callback]"),
         ({"reflection_minibatch_size": "3"}, "reflection_minibatch_size is '3' (str)"),
         ({"reflection_prompt_template": 5}, "reflection_prompt_template is 5 (int); it must be a text"),
