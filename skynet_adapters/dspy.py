@@ -22,7 +22,7 @@ from .dspy_fields import BESIDE_THE_ANSWER, Fields, fields_of, input_and_labels,
 from .dspy_isolation import cancel_queued_work
 from .dspy_measuring import judging, measured, measuring
 from .dspy_programs import program_artifact, program_run, to_program
-from .dspy_score import DspyScore, Traced
+from .dspy_score import DspyScore, Traced, dspy_score
 from .errors import DataError, DefinitionError, MetricBroken
 from .failures import Failures
 from .feedback_score import FeedbackScore, feedback_score
@@ -254,11 +254,12 @@ def from_dspy_metric(metric: Any, *, output: str | None = None) -> ScoreFunction
 
     Args:
         metric: `metric(example, pred, trace=None)` or with GEPA's five parameters, or a module such
-            as `dspy.evaluate.SemanticF1`. It may return a bool, a number, or a `dspy.Prediction`
-            (or dict) with `score` and, if it likes, `feedback` and `objective_scores`. Where DSPy
-            bootstraps demos it gets the trace, as from DSPy itself, so an idiom such as `if trace is
-            not None: return score > 0.8` decides about them; everywhere else it is called without one.
-            Its `pred_name` is always `None`: a text for one predictor is `component_feedback` here.
+            as `dspy.evaluate.SemanticF1`; plain or async. It may return a bool, a number, or a
+            `dspy.Prediction` (or dict) with `score` and, if it likes, `feedback` and
+            `objective_scores`. Where DSPy bootstraps demos it gets the trace, as from DSPy itself, so an
+            idiom such as `if trace is not None: return score > 0.8` decides about them; everywhere else
+            it is called without one. Its `pred_name` is always `None`: a text for one predictor is
+            `component_feedback` here.
         output: Name of the prediction's field that an output which is no dict stands for; `None`:
             the only field of `expected`.
 
@@ -278,13 +279,13 @@ def from_dspy_metric(metric: Any, *, output: str | None = None) -> ScoreFunction
     """
     judge = _judge_of(metric)
     if judge is None:
-        return DspyScore(metric, output)
+        return dspy_score(metric, output)
     if output is not None:
         raise DefinitionError(
             f"{metric.__name__!r} says itself which field it judges; give output= to as_dspy_metric instead"
         )
     # With fields or a model of its own, its `Metric` alone would judge something else.
-    return judge.metric if judge.is_plain else DspyScore(metric, None)
+    return judge.metric if judge.is_plain else dspy_score(metric, None)
 
 
 def _judge_of(metric: Any) -> "_Judge | None":

@@ -4,10 +4,12 @@
 Built around dspy 3.4.1.
 """
 
+import contextlib
 import copy
 import dis
 import inspect
 import re
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any, cast
 
 import dspy
@@ -16,10 +18,10 @@ from .copies import protected
 from .dspy_fields import fields_of
 from .errors import DefinitionError, MetricReturnError
 from .feedback_score import FeedbackScore
-from .function import function_name, without_partials
+from .function import function_name, is_async, without_partials
 from .score import Score, shown
 
-__all__ = ["DspyScore", "Traced"]
+__all__ = ["DspyScore", "Traced", "dspy_score"]
 
 
 class Traced:
@@ -41,13 +43,22 @@ class Traced:
 
     def __deepcopy__(self, memo: Any) -> "Traced":
         """Copy all but the program's predictors."""
-        steps = [(predictor, *protected(tuple(rest))) for predictor, *rest in self.trace]
+        steps = self._with_steps(lambda predictor, rest: (predictor, *protected(rest)))
         return Traced(protected(self.output), steps, self.numbers)
 
     def __reduce__(self) -> Any:
         """Leave the predictors' models behind: they hold keys."""
-        steps = [(_without_model(predictor), *rest) for predictor, *rest in self.trace]
+        steps = self._with_steps(lambda predictor, rest: (_without_model(predictor), *rest))
         return Traced, (self.output, steps, self.numbers)
+
+    def _with_steps(self, made: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
+        """Make the trace anew; one that a user's own code gave, such as True, may have no steps."""
+        if not isinstance(self.trace, list):
+            return protected(self.trace)
+        return [
+            made(step[0], step[1:]) if isinstance(step, tuple) and step else protected(step)
+            for step in cast("list[Any]", self.trace)
+        ]
 
 
 def _without_model(predictor: Any) -> Any:
@@ -80,7 +91,7 @@ class DspyScore:
         self._nones = _more_arguments(signature, self.__name__)
         self.reads_trace = _reads_trace(metric, signature)
 
-    def __call__(self, input: Any, output: Any, expected: Any = None) -> tuple[Any, dict[str, Any]]:
+    def __call__(self, input: Any, output: Any, expected: Any = None) -> Any:
         """Judge as the DSPy metric does; see `from_dspy_metric`."""
         labels: dict[str, Any] = expected or {}
         gold = dspy.Example({**input, **labels}).with_inputs(*input)
@@ -89,11 +100,21 @@ class DspyScore:
         if traced is not None:
             output, more = traced.output, [traced.trace, *self._nones[1:]]
         pred = self._prediction(output, labels)
-        try:
+        with _fields_named(gold, pred):
             returned = self.metric(gold, pred, *more)
-        except AttributeError as error:
-            error.args = (f"{error}{_fields_there(error, gold, pred)}",)
-            raise
+        if isinstance(returned, Awaitable):  # also of a plain function around an async one
+            return self._awaited(cast("Awaitable[Any]", returned), gold, pred, output, expected, traced)
+        return self._read(returned, output, expected, traced)
+
+    async def _awaited(self, returned: Awaitable[Any], gold: Any, pred: Any, *given: Any) -> Any:
+        with _fields_named(gold, pred):
+            returned = await returned
+        return self._read(returned, *given)
+
+    def _read(
+        self, returned: Any, output: Any, expected: Any, traced: Traced | None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Make a number and its feedback of what the metric returned."""
         if isinstance(returned, FeedbackScore):  # of a metric made here that this one asks
             return _pair(returned.judgement)
         fields = _result_fields(returned)
@@ -130,6 +151,19 @@ class DspyScore:
         return dspy.Prediction({self._field or next(iter(labels)): output})
 
 
+class AsyncDspyScore(DspyScore):
+    """An async DSPy metric as `score`, which is seen to be async."""
+
+    async def __call__(self, input: Any, output: Any, expected: Any = None) -> Any:
+        """Judge as the DSPy metric does; see `from_dspy_metric`."""
+        return await super().__call__(input, output, expected)
+
+
+def dspy_score(metric: Any, output: str | None) -> DspyScore:
+    """Make a `score` of a DSPy metric, plain or async."""
+    return (AsyncDspyScore if is_async(metric) else DspyScore)(metric, output)
+
+
 def _pair(score: Score) -> tuple[float, dict[str, Any]]:
     if score.error is not None:  # a failure is no judgement
         raise type(score.error)(*score.error.args)
@@ -147,6 +181,15 @@ def _more_arguments(signature: inspect.Signature, name: str) -> list[None]:
     raise DefinitionError(
         f"{name!r} cannot be called as metric(example, pred, trace); its signature is {signature}"
     )
+
+
+@contextlib.contextmanager
+def _fields_named(gold: dspy.Example, pred: Any) -> Generator[None]:
+    try:
+        yield
+    except AttributeError as error:
+        error.args = (f"{error}{_fields_there(error, gold, pred)}",)
+        raise
 
 
 def _fields_there(error: AttributeError, gold: dspy.Example, pred: Any) -> str:

@@ -1,5 +1,6 @@
 """DSPy metrics that users have already, as a `score` for every target."""
 
+import asyncio
 import functools
 
 import cloudpickle
@@ -129,6 +130,16 @@ def with_an_option(example, pred, trace=None, ignore_case=False):
     return float(change(pred.answer) == change(example.answer))
 
 
+async def async_parameters(example, pred, trace=None):
+    await asyncio.sleep(0)
+    return float(pred.answer == example.answer)
+
+
+class AsyncObject:
+    async def __call__(self, example, pred, trace=None):
+        return float(pred.answer == example.answer)
+
+
 class AsObject:
     def __call__(self, example, pred, trace=None):
         return float(pred.answer == example.answer)
@@ -154,6 +165,9 @@ SHAPES = [
     AsObject().method,
     AsModule(),
     lambda example, pred, trace=None: pred.answer == example.answer,
+    async_parameters,
+    AsyncObject(),
+    lambda example, pred, trace=None: async_parameters(example, pred, trace),
 ]
 each_shape = pytest.mark.parametrize(
     "metric", SHAPES, ids=lambda metric: getattr(metric, "__name__", type(metric).__name__)
@@ -333,6 +347,58 @@ def test_a_trace_reaches_a_metric_in_a_process_of_its_own():
         assert len(ours.failures) == 0
     finally:
         ours.metric.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"isolation": "process"}], ids=["here", "process"])
+@pytest.mark.parametrize("trace", [True, 1, (), [1], [()]], ids=repr)
+def test_a_trace_that_is_no_list_of_steps_reaches_the_metric_as_it_is(trace, options):
+    def metric(example, pred, trace=None):
+        return dspy.Prediction(score=1.0, feedback=f"{trace!r}")
+
+    ours = as_dspy_metric(from_dspy_metric(metric), **options)
+    try:
+        assert ours(examples(1)[0], dspy.Prediction(answer="A"), trace).judgement.feedback == repr(trace)
+    finally:
+        ours.metric.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"timeout": None}, {"isolation": "process"}], ids=str)
+def test_an_async_metric_decides_about_demos(options):
+    async def strict(example, pred, trace=None):
+        await asyncio.sleep(0)
+        score = 0.9 if example.answer == pred.answer else 0.3
+        return score if trace is None else score > 0.8
+
+    ours = as_dspy_metric(from_dspy_metric(strict), **options)
+    try:
+        assert demos_of(ours) == ["q0"]
+        assert len(ours.failures) == 0
+        assert ours(examples(1)[0], dspy.Prediction(answer="A")).score == 0.9
+    finally:
+        ours.metric.close()
+
+
+def test_an_async_metric_may_ask_another_one():
+    async def inner(example, pred, trace=None):
+        await asyncio.sleep(0)
+        return float(pred.answer == example.answer)
+
+    asked = as_dspy_metric(from_dspy_metric(inner), timeout=20)
+
+    async def outer(example, pred, trace=None):
+        return asked(example, pred)
+
+    ours = as_dspy_metric(from_dspy_metric(outer), timeout=10)
+    assert ours(examples(1)[0], dspy.Prediction(answer="A")).score == 1.0
+    assert len(ours.failures) == 0
+
+
+def test_an_async_metric_that_reads_what_is_not_there_is_told_the_fields():
+    async def metric(example, pred, trace=None):
+        return float(pred.answr == "A")
+
+    failure = score_case(metric)
+    assert "the prediction ['answer']" in str(failure.error)
 
 
 def test_no_key_of_the_programs_model_goes_along_with_a_trace():
