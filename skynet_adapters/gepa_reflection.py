@@ -139,7 +139,7 @@ class ReflectionLM:
             named = str(error) if is_named else f"{type(error).__name__}: {error}"
             raise ReflectionBroken(
                 f"the reflection model {self.name!r} was asked {_MOST_FAILURES} times and never answered, so "
-                f"the run was stopped. The last failure: {named.strip().rstrip('.')}. Mend that, such as a "
+                f"the run was stopped. The last failure: {named.rstrip('.: ')}. Mend that, such as a "
                 "wrong key, name or address, and run it again."
             ) from error
         self._has_answered = True
@@ -185,6 +185,8 @@ class ReflectionLM:
         return defused(sendable(str.__str__(text)))
 
     def _note(self, message: str) -> None:
+        if isinstance(self._model, ReflectionLM):  # which has noted it
+            return
         _log.warning("%s", message)
         noted = noted_failures.get()
         if noted is not None:

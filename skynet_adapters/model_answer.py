@@ -14,6 +14,10 @@ MEND_OF_NO_TEXT = (
 )
 
 
+# Asked by `llm`, the reflection model of a run stops nothing; its class says by this how it is asked then.
+_ASK_OF_OURS = "answer_without_stopping"
+
+
 def model_name(model: Any) -> str:
     """Give the name of a model, or of the function that stands for one.
 
@@ -23,13 +27,14 @@ def model_name(model: Any) -> str:
     """
     if isinstance(model, str):
         return model
+    if hasattr(cast("Any", type(model)), _ASK_OF_OURS):  # a reflection model knows the name of the one inside
+        return str(model.name)
     return str(getattr(model, "model", None) or getattr(model, "__name__", None) or type(model).__name__)
 
 
 def called(model: Callable[[Any], Any], asked: Any) -> Any:
     """Ask a function that stands for a model, plain or async."""
-    # Asked by `llm`, the reflection model of a run stops nothing; a class says how it is asked then.
-    ask = getattr(type(model), "answer_without_stopping", None)
+    ask = getattr(type(model), _ASK_OF_OURS, None)
     answer = model(asked) if ask is None else ask(model, asked)
     return wait_within(None, cast("Awaitable[Any]", answer)) if isinstance(answer, Awaitable) else answer
 

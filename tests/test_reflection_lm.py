@@ -12,7 +12,7 @@ import gepa
 import pytest
 from dspy.lm15 import Message, Response, TextPart, Usage
 
-from skynet_adapters.errors import DefinitionError, SkynetAdaptersError
+from skynet_adapters.errors import DefinitionError, ReflectionBroken, SkynetAdaptersError
 from skynet_adapters.gepa import as_gepa_adapter, as_reflection_lm
 from tests.scripted import scripted_lm
 
@@ -221,6 +221,19 @@ def test_what_takes_the_prompt_alone_is_a_model(model):
 def test_a_reflection_model_is_taken_twice():
     once = as_reflection_lm(lambda prompt: "Better.")
     assert as_reflection_lm(once)("Write.") == "Better."
+
+
+def test_a_reflection_model_that_is_taken_twice_tells_each_failure_once_and_by_its_name(caplog):
+    def away(prompt):
+        raise TimeoutError
+
+    model = as_reflection_lm(as_reflection_lm(away))
+    for _ in range(4):
+        with pytest.raises(TimeoutError):
+            model("Write.")
+    with pytest.raises(ReflectionBroken, match=r"'away' was asked 5 times .* failure: TimeoutError\. Mend"):
+        model("Write.")
+    assert len(caplog.messages) == 5
 
 
 @pytest.mark.parametrize("saved", [cloudpickle.dumps, pickle.dumps])
