@@ -5,7 +5,6 @@ Built around dspy 3.4.1. Where a line answers one of its quirks, a comment names
 """
 
 import contextlib
-import difflib
 import functools
 import inspect
 import sys
@@ -30,7 +29,7 @@ from .function import function_name, without_partials
 from .judge_llm import checked_models, models
 from .metric import Metric, ScoreFunction, metric_with
 from .options import MetricOptions
-from .score import Score, component_texts, own_text, shown
+from .score import Score, component_texts, shown
 from .stand_ins import forms
 
 __all__ = [
@@ -324,7 +323,6 @@ class _Judge:
         self._reading: object = None if self.is_plain else object()
         self._reads_trace = isinstance(metric.score, DspyScore) and metric.score.reads_trace
         self._reading_of_trace = object()
-        self._asked: dict[str, None] = {}  # the predictors that dspy.GEPA has named
 
     @property
     def is_plain(self) -> bool:
@@ -355,7 +353,7 @@ class _Judge:
                 cancel_queued_work()
                 raise
         if pred_name is not None:
-            self._note_components(score, pred_name, trace)
+            self._note_components(score)
         return feedback_score(score, pred_name, metric.success_threshold, metric)
 
     def _note_dict(self, caller: FrameType) -> None:
@@ -374,22 +372,13 @@ class _Judge:
             self.metric.begin_again()
             raise MetricBroken(reason)
 
-    def _note_components(self, score: Score, asked: str, trace: Any) -> None:
-        """Point out texts for predictors that dspy.GEPA does not ask for.
-
-        It names one predictor at a time, and its trace holds those that ran: when all of these have been
-        asked for, or when a name is nearly that of one without a text, a name is taken for a wrong one.
-        """
-        self._asked[asked] = None
+    def _note_components(self, score: Score) -> None:
+        """Point out texts for predictors that dspy.GEPA does not ask for."""
         texts = component_texts(score)
-        if not texts:
-            return
-        ran = {id(predictor) for predictor, *_ in trace} if isinstance(trace, list) else set[int]()
-        if len(self._asked) < len(ran) or not ran:
-            near = difflib.get_close_matches(asked, texts, n=1, cutoff=0.7)
-            texts = near if own_text(texts, asked) is None else []
-        why = "dspy.GEPA names predictors as program.named_predictors() does, and has asked for"
-        self.metric.note_components(texts, self._asked, why)
+        names = _names_of_predictors(sys._getframe(2)) if texts else []  # pyright: ignore[reportPrivateUsage]
+        if names:
+            why = "dspy.GEPA names predictors as program.named_predictors() does; there are"
+            self.metric.note_components(texts, names, why)
 
     def reward(self, args: Any, pred: Any) -> FeedbackScore:
         metric = self.metric
@@ -515,6 +504,21 @@ class _Judge:
                 self.metric.name,
                 *told,
             )
+
+
+def _names_of_predictors(frame: FrameType | None) -> list[str]:
+    """Find the names that dspy.GEPA asks for texts by; none where it does not call this.
+
+    It tells a metric one name at a time, and of another one, however like it, nobody can tell whether it is
+    wrong. Its adapter knows them all (dspy 3.4.1).
+    """
+    while frame is not None:
+        if frame.f_code.co_name == "make_reflective_dataset":
+            names = getattr(frame.f_locals.get("self"), "feedback_map", None)
+            if isinstance(names, dict):
+                return list(cast("dict[str, Any]", names))
+        frame = frame.f_back
+    return []
 
 
 def _numbers_of_verdicts(metric: Metric) -> tuple[float, float]:
