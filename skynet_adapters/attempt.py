@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, cast
 
 from .deadline import DeadlineExceededError, wait_within
 from .errors import DefinitionError, MetricBroken
-from .function import MOST_TOLD, told
+from .function import MOST_TOLD, told, without_partials
 from .loaded import is_dspys
 from .measure import Observation
 from .score import shown
@@ -69,7 +69,8 @@ def attempt(
     except BaseException as error:  # SystemExit of one case must not end the run either
         return Ran(_output_so_far(error), f"It raised {told(error, run, most_chars)}.")
     # A class of runs says so where `None` can be an answer, as of an optional field.
-    if output is None and getattr(type(run), "none_is_an_output", False) is not True:
+    kind = cast("Any", type(without_partials(run)))
+    if output is None and getattr(kind, "none_is_an_output", False) is not True:
         return Ran(None, RETURNED_NOTHING)
     return Ran(output)
 
@@ -123,6 +124,7 @@ def check_artifact(run: object, artifact: object) -> None:
     Raises:
         DefinitionError: It is another one.
     """
+    run = without_partials(run)
     fault_of: Any = getattr(type(run), "fault_of_artifact", None)
     fault = None if fault_of is None else fault_of(run, artifact)
     if fault is not None:

@@ -102,7 +102,7 @@ class Outcomes:
         """Count one case."""
         with self._lock:
             self.cases += 1
-            self.outputs += ran.fault is None and ran.output is not None
+            self.outputs += ran.fault is None
             self.judged += score.error is None
             if score.error is not None and not self.first_failure:
                 self.first_failure = str(score.error).rstrip(".")

@@ -1,6 +1,7 @@
 """A DSPy program through the real `gepa.optimize`."""
 
 import copy
+import functools
 
 import cloudpickle
 import dspy
@@ -160,6 +161,22 @@ def test_an_optional_field_that_is_none_is_an_answer_as_in_evaluate(options):
     assert batch.outputs == [None, 5, None]
     assert [record["Generated Outputs"] for record in records] == [None, 5, None]
     assert "None, and it is 6." in records[2]["Feedback"]
+
+
+@pytest.mark.parametrize("made", [program_run, lambda program: functools.partial(program_run(program))])
+def test_a_program_whose_answers_are_all_none_is_not_said_to_give_no_output(made, caplog):
+    program = dspy.Predict(Find)
+    program.set_lm(scripted_lm(lambda messages: chat(refund="null")))
+    data = [dspy.Example(letter=f"letter {number}", refund=None).with_inputs("letter") for number in range(6)]
+    with as_gepa_adapter(refund_is_right, made(program), artifact=program_artifact(program)) as adapter:
+        assert adapter.evaluate(data, adapter.seed_candidate).scores == [1.0] * 6
+    assert caplog.messages == []
+
+
+def test_a_partial_of_a_program_run_refuses_another_artifact_too():
+    run = functools.partial(program_run(dspy.Predict(Find)))
+    with pytest.raises(DefinitionError, match="pass artifact=program_artifact"):
+        as_gepa_adapter(refund_is_right, run, artifact="Find it.")
 
 
 def test_a_program_that_returns_nothing_gives_no_output():
