@@ -53,8 +53,8 @@ def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
     frontier.
 
     Warnings are logged of a `perfect_score` that scores do not fit, of a `max_reflection_cost` that is never
-    reached, and of a resumed run whose budget is used up. What a metric gives is known from what this
-    adapter has judged, and from `score_range=`; of one that was never asked nothing is known.
+    reached or alone ends the run, and of a resumed run whose budget is used up. What a metric gives is known
+    from what this adapter has judged, and from `score_range=`; of one that was never asked nothing is known.
 
     Args:
         adapter: The adapter of the run.
@@ -99,8 +99,10 @@ def check_gepa_run(adapter: GepaAdapter[Any], **arguments: Any) -> None:
     if _cost_is_unknown(arguments):
         _log.warning(
             f"{_COST_IS_UNKNOWN}. The run ends with max_metric_calls or stop_callbacks",
-            shown(arguments["reflection_lm"]),
+            shown(_whose_cost(arguments)),
         )
+    elif arguments.get("max_reflection_cost") is not None and not _is_bounded(arguments):
+        _log.warning(_ENDS_BY_COST_ALONE)
     adapter.frontier_type = arguments.get("frontier_type", "instance")
     _warn_of_scale(adapter, arguments)
     _warn_of_minibatch(arguments)
@@ -234,8 +236,9 @@ def _faults_of_reflection(arguments: Mapping[str, Any]) -> list[str]:
             "the model, as in as_reflection_lm(dspy.LM(name, temperature=1.0))"
         )
     proposers = ("custom_candidate_proposer", "reflection_strategy")
+    is_endless = _cost_is_unknown(arguments) and not _is_bounded(arguments)
     if any(arguments.get(name) is not None for name in proposers):
-        return faults
+        return [*faults, _fault_of_cost(arguments)] if is_endless else faults
     if model is None:
         faults.append("there is no reflection_lm; pass reflection_lm=as_reflection_lm(...)")
     elif is_dspys(model, "BaseLM"):
@@ -249,9 +252,13 @@ def _faults_of_reflection(arguments: Mapping[str, Any]) -> list[str]:
         faults.append(f"reflection_lm is {shown(model)}; pass as_reflection_lm(...)")
     elif (fault := cannot_be_called_with(model, "prompt")) is not None:
         faults.append(f"reflection_lm {fault}; pass as_reflection_lm(function of the prompt)")
-    elif _cost_is_unknown(arguments) and not _is_bounded(arguments):
-        faults.append(f"{_COST_IS_UNKNOWN % shown(model)}, or max_metric_calls= instead")
+    elif is_endless:
+        faults.append(_fault_of_cost(arguments))
     return faults
+
+
+def _fault_of_cost(arguments: Mapping[str, Any]) -> str:
+    return f"{_COST_IS_UNKNOWN % shown(_whose_cost(arguments))}, or max_metric_calls= instead"
 
 
 _COST_IS_UNKNOWN = (
@@ -259,11 +266,24 @@ _COST_IS_UNKNOWN = (
     "as_reflection_lm"
 )
 
+# gepa 0.1.4 evaluates minibatch after minibatch then.
+_ENDS_BY_COST_ALONE = (
+    "max_reflection_cost alone ends this run, and no cost comes from perfect minibatches, for which GEPA "
+    "proposes nothing, nor from a reflection model that answers no more: then the run goes on for ever, and "
+    "its cases are paid. Pass max_metric_calls= too"
+)
+
 
 def _cost_is_unknown(arguments: Mapping[str, Any]) -> bool:
-    model = arguments.get("reflection_lm")
+    model = _whose_cost(arguments)
     is_limited = arguments.get("max_reflection_cost") is not None
-    return is_limited and callable(model) and not hasattr(model, "total_cost")
+    return is_limited and not isinstance(model, str) and not hasattr(model, "total_cost")
+
+
+def _whose_cost(arguments: Mapping[str, Any]) -> Any:
+    """Give what `max_reflection_cost` asks for its cost, as gepa 0.1.4 does."""
+    strategy = arguments.get("reflection_strategy")
+    return arguments.get("reflection_lm") if strategy is None else strategy
 
 
 def _is_bounded(arguments: Mapping[str, Any]) -> bool:

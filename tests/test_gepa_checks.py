@@ -139,6 +139,15 @@ def test_what_passes_runs_and_nothing_is_called_before(caplog):
             {"max_reflection_cost": 1.0, "max_metric_calls": float("inf")},
             "max_reflection_cost would never be reached",
         ),
+        (
+            {
+                "max_reflection_cost": 1.0,
+                "max_metric_calls": None,
+                "reflection_lm": None,
+                "custom_candidate_proposer": lambda *arguments: {},
+            },
+            "max_reflection_cost would never be reached",
+        ),
         ({"frontier_type": "objectives"}, "is none of instance, objective, hybrid, cartesian"),
     ],
 )
@@ -301,6 +310,25 @@ def test_a_cost_that_is_not_known_is_pointed_out_where_something_else_ends_the_r
             "max_reflection_cost would never be reached, since the cost of <ReflectionLM"
         )
         assert warning.endswith("The run ends with max_metric_calls or stop_callbacks")
+
+
+class WithItsCost:
+    total_cost = 0.0
+
+    def reflect(self, candidate, reflective_dataset, components_to_update): ...
+
+
+def test_a_run_that_the_cost_alone_ends_is_pointed_out(caplog):
+    adapter = made()
+    known = {"reflection_lm": as_reflection_lm(scripted_lm(lambda messages: "x")), "max_reflection_cost": 1.0}
+    check_gepa_run(adapter, **arguments(adapter, **known, max_metric_calls=None))
+    (warning,) = logged(caplog)
+    assert "for ever" in warning
+    assert warning.endswith("Pass max_metric_calls= too")
+    caplog.clear()
+    check_gepa_run(adapter, **arguments(adapter, **known))
+    check_gepa_run(adapter, **arguments(adapter, max_reflection_cost=1.0, reflection_strategy=WithItsCost()))
+    assert logged(caplog) == []
 
 
 def test_another_adapter_is_refused():
