@@ -13,7 +13,7 @@ from dspy.dsp.utils.settings import thread_local_overrides
 from dspy.utils.parallelizer import ParallelExecutor
 
 from .dspy_measuring import APART, INSIDE_METRIC, apart_here, is_in_rollout
-from .dspy_models import NOT_THE_PROGRAMS, BilledCalls, model_of_modules, takes_messages
+from .dspy_models import NOT_THE_PROGRAMS, BilledCalls, model_behind, model_of_modules, takes_messages
 from .judge_llm import chosen_models
 from .metric import Metric, isolations
 
@@ -48,7 +48,7 @@ class _DspyIsolation:
             name = getattr(dspy.settings.lm, "model", None)
             if any(call.get("model") == name for call in calls):
                 metric.note_model(str(name))
-                chosen = chosen_models().metric_lm
+                chosen = model_behind(chosen_models().metric_lm)
                 if chosen is not None and not takes_messages(chosen):
                     metric.warn_once(
                         "function as model",

@@ -27,6 +27,7 @@ __all__ = [
     "carrying",
     "dspys_model",
     "knows_settings",
+    "model_behind",
     "model_of_modules",
     "takes_messages",
 ]
@@ -108,9 +109,17 @@ def model_of_modules() -> dspy.BaseLM | None:
     model = chosen.metric_lm
     if model is None and chosen.reflection_lm is not None and dspy.settings.lm is None:
         model = chosen.reflection_lm
+    model = model_behind(model)
     if isinstance(model, str):
         return _named(model)
     return model if isinstance(model, dspy.BaseLM) else None
+
+
+def model_behind(model: Any) -> Any:
+    """Give the model that a reflection model of GEPA asks; of others the model itself."""
+    while hasattr(type(model), "answer_without_stopping"):
+        model = model.decided_by
+    return model
 
 
 def dspys_model() -> dspy.BaseLM | None:

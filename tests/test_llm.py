@@ -635,14 +635,28 @@ def test_dspys_modules_in_a_metric_ask_the_metric_model_however_it_was_chosen(ta
         set_models()
 
 
-def test_dspys_modules_ask_the_reflection_model_where_no_other_is_set():
+@pytest.mark.parametrize(
+    "made", [lambda lm: lm, as_reflection_lm, lambda lm: as_reflection_lm(as_reflection_lm(lm))]
+)
+def test_dspys_modules_ask_the_reflection_model_where_no_other_is_set(made):
     score, case = (
         from_dspy_metric(dspy.evaluate.SemanticF1()),
         Case("1", {"question": "q"}, {"response": "a"}),
     )
-    assert in_adapter(score, case, reflection_lm=graded(0.9)) == pytest.approx(0.9)
+    assert in_adapter(score, case, reflection_lm=made(graded(0.9))) == pytest.approx(0.9)
     with dspy.context(lm=graded(0.1)):
-        assert in_adapter(score, case, reflection_lm=graded(0.9)) == pytest.approx(0.1)
+        assert in_adapter(score, case, reflection_lm=made(graded(0.9))) == pytest.approx(0.1)
+
+
+def test_dspys_modules_ask_a_metric_model_that_is_a_reflection_model_of_gepa(caplog):
+    score, case = (
+        from_dspy_metric(dspy.evaluate.SemanticF1()),
+        Case("1", {"question": "q"}, {"response": "a"}),
+    )
+    with dspy.context(lm=graded(0.1)):
+        for target in (in_adapter, in_dspy):
+            assert target(score, case, metric_lm=as_reflection_lm(graded(0.9))) == pytest.approx(0.9)
+    assert "that is a function" not in caplog.text
 
 
 def test_a_metric_model_that_dspys_modules_cannot_ask_is_told(caplog):
