@@ -126,19 +126,18 @@ def _fault_of_proposer(proposer: Any) -> str | None:
 
 
 def _fault_of_stops(given: Any) -> str | None:
-    stops = (
-        cast("Sequence[Any]", given)
-        if isinstance(given, Sequence) and not isinstance(given, str)
-        else [given]
-    )
     if given is None:
         return None
-    wrong = [stop for stop in stops if not callable(stop) or isinstance(stop, type)]
+    stops = [given]
+    if isinstance(given, Sequence) and not isinstance(given, str):
+        stops = list(cast("Sequence[Any]", given))
+    # What an async one gives would count as yes, and end the run at once.
+    wrong = [stop for stop in stops if not callable(stop) or isinstance(stop, type) or is_async(stop)]
     if not wrong:
         return None
     return (
-        f"stop_callbacks has {shown(wrong[0])}; each must be a function of GEPA's state that says whether to "
-        "stop"
+        f"stop_callbacks has {shown(wrong[0])}; each must be a plain function of GEPA's state that says "
+        "whether to stop"
     )
 
 

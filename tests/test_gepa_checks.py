@@ -361,6 +361,15 @@ def test_of_a_loader_of_ones_own_the_first_cases_are_looked_at():
     assert "valset, case 2: 7 (int) is no case" in fault(valset=Loader([CASES[0], 7]))
 
 
+def test_an_async_stop_is_refused_which_would_stop_a_run_at_once():
+    async def never(state):
+        return False
+
+    for stops in (never, [lambda state: False, never]):
+        assert "stop_callbacks has <function" in (said := fault(stop_callbacks=stops))
+        assert "a plain function" in said
+
+
 def test_an_async_reflection_model_is_refused():
     async def model(prompt):
         return RULE
