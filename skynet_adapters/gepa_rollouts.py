@@ -23,23 +23,20 @@ from .isolated import RunProcesses, most_processes
 from .judge_llm import Models, models, models_of_block
 from .measure import Observation, unmeasured
 from .metric import Metric
-from .options import checked_isolation, checked_memory_limit, checked_seconds
+from .options import (
+    OPTIONS_OF_MODELS,
+    OPTIONS_OF_RUNS,
+    checked_isolation,
+    checked_memory_limit,
+    checked_seconds,
+)
 from .remote import Remote, checked_executor, not_run, ran_there
 from .score import Score, shown
 
 __all__ = ["GEPA_OPTIONS", "Job", "Outcomes", "Raising", "Rollouts", "Trajectory", "artifact_itself"]
 
 # What adapter and evaluator take beside the options of `Metric`.
-GEPA_OPTIONS = (
-    "max_workers",
-    "run_timeout",
-    "include_expected",
-    "executor",
-    "run_isolation",
-    "run_memory_limit_mb",
-    "metric_lm",
-    "reflection_lm",
-)
+GEPA_OPTIONS = (*OPTIONS_OF_RUNS, *OPTIONS_OF_MODELS)
 # How many cases run at once when nothing is said: a thread each, and one more while it is judged.
 _MOST_WORKERS = 256
 # And how many at first, so that a metric which fails on everything is not paid a whole data set for.

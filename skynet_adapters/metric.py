@@ -26,7 +26,14 @@ from .failures import Failure, Failures, closing_warning
 from .function import Ask, ToldError, caller, function_name, hint, is_async, is_made_here, told
 from .measure import Bill, Observation, begin_judging, end_judging
 from .memo import ContentMemo, RolloutMemo, content_key
-from .options import MetricOptions, checked_name, checked_options, near_match
+from .options import (
+    OPTIONS_OF_MODELS,
+    OPTIONS_OF_RUNS,
+    MetricOptions,
+    checked_name,
+    checked_options,
+    near_match,
+)
 from .score import Score, clean_text, complete_scores, parse_return, shown, strangers
 from .stand_ins import Perfect, perfect_outputs
 from .stopping import StopRule
@@ -762,28 +769,16 @@ def _refuse_what_was_made_of_one(score: object) -> None:
         )
 
 
-# Options of `as_*` functions, told apart from those that nothing has.
-_OF_MODELS = ("metric_lm", "reflection_lm")
-_OF_RUNS = (
-    "max_workers",
-    "run_timeout",
-    "include_expected",
-    "executor",
-    "run_isolation",
-    "run_memory_limit_mb",
-)
-
-
 def _refuse_those_of_targets(options: Mapping[str, object]) -> None:
     for option in options:
         of_a_run = f"as_gepa_adapter(metric, run, artifact=..., {option}=...)"
-        if option in _OF_MODELS:
+        if option in OPTIONS_OF_MODELS:
             raise DefinitionError(
                 f"{option} is no option of a metric: it belongs to what adapts the metric, as in "
                 f"as_dspy_metric(metric, {option}=...) or {of_a_run}; for a metric alone put "
                 f"`with models({option}=...):` around its calls"
             )
-        if option in _OF_RUNS:
+        if option in OPTIONS_OF_RUNS:
             raise DefinitionError(f"{option} belongs to a run of GEPA, as in {of_a_run}; leave it out here")
 
 

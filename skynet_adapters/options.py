@@ -14,6 +14,8 @@ from .score import shown
 
 __all__ = [
     "MAX_TIMEOUT_SECONDS",
+    "OPTIONS_OF_MODELS",
+    "OPTIONS_OF_RUNS",
     "MetricOptions",
     "checked_isolation",
     "checked_memory_limit",
@@ -26,6 +28,18 @@ __all__ = [
 MAX_TIMEOUT_SECONDS = 600.0
 # As long as Python can wait, and still reckon when that ends.
 _MOST_SECONDS = threading.TIMEOUT_MAX / 2
+
+
+# What `as_*` functions take beside the options of `Metric`: of the models that they choose, and of a `run`.
+OPTIONS_OF_MODELS = ("metric_lm", "reflection_lm")
+OPTIONS_OF_RUNS = (
+    "max_workers",
+    "run_timeout",
+    "include_expected",
+    "executor",
+    "run_isolation",
+    "run_memory_limit_mb",
+)
 
 
 class MetricOptions(TypedDict, total=False):
