@@ -8,7 +8,7 @@ import contextlib
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, Protocol, Unpack, cast
 
@@ -446,16 +446,9 @@ class _Judge:
         kept: dict[str, Any] = {"rollout": rollout, "perfect": perfect, "again": again}
         if observation is None and self._metric_lm is None and self._reflection_lm is None:
             return metric.judge(input, output, expected, **kept)
-        with judging(metric.was_made_in_rollout), self._models():
+        chosen = models(metric_lm=self._metric_lm, reflection_lm=self._reflection_lm)
+        with judging(metric.was_made_in_rollout), chosen:
             return metric.judge(input, output, expected, observation=observation, **kept)
-
-    @contextlib.contextmanager
-    def _models(self) -> Generator[None]:
-        """Set the models that were given here, for `llm` and for DSPy's own modules."""
-        lm = self._metric_lm
-        own = dspy.context(lm=lm) if isinstance(lm, dspy.BaseLM) else contextlib.nullcontext()
-        with own, models(metric_lm=lm, reflection_lm=self._reflection_lm):
-            yield
 
     def _answer(self, pred: Any, labels: Any, note: bool = True) -> Any:
         """Find what is judged; `note` says whether it is a case of the run."""
